@@ -1,0 +1,1 @@
+"""The local file system: whole files or none, and locks between processes."""
