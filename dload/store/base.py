@@ -13,6 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from dload.errors import ConfigError
+
+MAX_KEY = 1024  # bytes, as S3 has it
+
 
 @dataclass(frozen=True, slots=True)
 class ObjectInfo:
@@ -31,6 +35,36 @@ class Body:
     data: bytes
     etag: str
     modified: float
+
+
+def check_key(key: str) -> str:
+    """The key itself, if every store can have it: parts that aren't empty and don't begin with a dot, joined by `/`, up
+    to MAX_KEY bytes of UTF-8, outside `tmp/`, which is the store's own. Else ConfigError."""
+    if not key or key.endswith("/"):
+        raise _bad_key(key)
+    if key == "tmp" or key.startswith("tmp/"):
+        raise ConfigError(f"the key {key!r} is below tmp/, where a store keeps what is unfinished")
+    return check_prefix(key)
+
+
+def check_prefix(prefix: str) -> str:
+    """The prefix itself, if a key can begin with it. Else ConfigError."""
+    folders = prefix.split("/")
+    if any(part.startswith(".") for part in folders) or "" in folders[:-1] or "\0" in prefix:
+        raise _bad_key(prefix)
+    try:
+        if len(prefix.encode()) > MAX_KEY:
+            raise _bad_key(prefix)
+    except UnicodeEncodeError:
+        raise _bad_key(prefix) from None
+    return prefix
+
+
+def _bad_key(key: str) -> ConfigError:
+    return ConfigError(
+        f"{key[:100]!r} is no key: a key is parts joined by /, none empty or beginning with a dot, "
+        f"at most {MAX_KEY:,} bytes of UTF-8 in all", key=key[:100],
+    )  # fmt: skip
 
 
 class Store(Protocol):
