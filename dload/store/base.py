@@ -1,9 +1,10 @@
 """The protocol of object storage: all that dload asks of a bucket or a folder.
 
-Keys are relative to the store's own prefix, use `/`, and never begin with one. A store has no state of its own: it can be
-used from many threads, pickled (clients, locks and credentials stay behind), and used after a fork.
-Every method raises, besides what it names: AccessError (credentials, permission), UnavailableError (the same call may
-succeed later), RemoteError (anything else), with the operation, the store and the key in the message.
+Keys are relative to the store's own prefix, use `/`, and never begin with one. A store has no state of its
+own: it can be used from many threads, pickled (clients, locks and credentials stay behind), and used after a
+fork. Every method raises, besides what it names: AccessError (credentials, permission), UnavailableError (the
+same call may succeed later), RemoteError (anything else), with the operation, the store and the key in the
+message.
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ class Body:
 
 
 def check_key(key: str) -> str:
-    """The key itself, if every store can have it: parts that aren't empty and don't begin with a dot, joined by `/`, up
-    to MAX_KEY bytes of UTF-8, outside `tmp/`, which is the store's own. Else ConfigError."""
+    """The key itself, if every store can have it: parts that aren't empty and don't begin with a dot, joined
+    by `/`, up to MAX_KEY bytes of UTF-8, outside `tmp/`, which is the store's own. Else ConfigError."""
     if not key or key.endswith("/"):
         raise _bad_key(key)
     if key == "tmp" or key.startswith("tmp/"):
@@ -72,13 +73,14 @@ class Store(Protocol):
 
     @property
     def url(self) -> str:
-        """Where it is, for people and messages: `s3://bucket/prefix`, `file:///path`. Never holds a secret."""
+        """Where it is, for people and messages: `s3://bucket/prefix`, `file:///path`. Never holds a secret.
+        """
         ...
 
     @property
     def staging(self) -> Path | None:
-        """A folder on the store's own disk: a file written there can be moved in by `put_file(move=True)` instead of
-        being copied. None where bytes travel."""
+        """A folder on the store's own disk: a file written there can be moved in by `put_file(move=True)`
+        instead of being copied. None where bytes travel."""
         ...
 
     def get(self, key: str) -> Body:
@@ -86,13 +88,14 @@ class Store(Protocol):
         ...
 
     def get_range(self, key: str, start: int, length: int) -> bytes:
-        """Exactly `length` (at least 1) bytes from `start`. Raises NotFoundError; IntegrityError where the object is
-        too short for that."""
+        """Exactly `length` (at least 1) bytes from `start`. Raises NotFoundError; IntegrityError where the
+        object is too short for that."""
         ...
 
     def stream(self, key: str, start: int = 0) -> Iterator[bytes]:
-        """The bytes from `start` to the end, in chunks, as they come. Raises NotFoundError; UnavailableError where the
-        body breaks off or is shorter than it was announced: it never ends early in silence. Close it to stop it."""
+        """The bytes from `start` to the end, in chunks, as they come. Raises NotFoundError; UnavailableError
+        where the body breaks off or is shorter than it was announced: it never ends early in silence. Close
+        it to stop it."""
         ...
 
     def put(self, key: str, data: bytes) -> str:
@@ -102,19 +105,20 @@ class Store(Protocol):
     def put_file(self, key: str, path: Path, *, move: bool = False) -> str:
         """Write the file's bytes as an object, whole or not at all. Returns its ETag.
 
-        With `move`, a file below `staging` is renamed into place; elsewhere the file stays where it is either way."""
+        With `move`, a file below `staging` is renamed into place; elsewhere the file stays where it is either
+        way."""
         ...
 
     def put_if(self, key: str, data: bytes, *, etag: str | None) -> str:
         """Write only if the object's ETag is `etag` (None: only if there is no object). Returns the new ETag.
 
-        Raises PreconditionFailedError; UnsafeStoreError where the store is known to ignore conditions. After an
-        UnavailableError the write may have happened."""
+        Raises PreconditionFailedError; UnsafeStoreError where the store is known to ignore conditions. After
+        an UnavailableError the write may have happened."""
         ...
 
     def conditional(self, *, refresh: bool = False) -> bool:
-        """Whether conditional writes are honoured. Found by a probe (writes and deletes a small object) at the first
-        need, then remembered; `refresh` probes again."""
+        """Whether conditional writes are honoured. Found by a probe (writes and deletes a small object) at
+        the first need, then remembered; `refresh` probes again."""
         ...
 
     def head(self, key: str) -> ObjectInfo | None:
@@ -134,13 +138,13 @@ class Store(Protocol):
         ...
 
     def delete_many(self, keys: Iterable[str]) -> None:
-        """Delete objects, by as few requests as the store allows; those gone already are fine. Raises after having
-        tried all, naming how many weren't deleted and why."""
+        """Delete objects, by as few requests as the store allows; those gone already are fine. Raises after
+        having tried all, naming how many weren't deleted and why."""
         ...
 
     def abort_unfinished(self, before: float) -> int:
-        """Drop what writes that were cut off have left (multipart uploads, temporary files) if begun before that time
-        of the store's clock. Returns how many."""
+        """Drop what writes that were cut off have left (multipart uploads, temporary files) if begun before
+        that time of the store's clock. Returns how many."""
         ...
 
     def clock(self) -> float:

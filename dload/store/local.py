@@ -1,8 +1,10 @@
-"""A folder as a store: a lab's shared disk, a laptop. Many processes on one machine or network disk may use it at once.
+"""A folder as a store: a lab's shared disk, a laptop. Many processes on one machine or network disk may use
+it at once.
 
-Objects are files below the root. Whatever is unfinished lies in `<root>/tmp`, on the same disk, and comes to its place by
-a rename; whatever replaces or deletes an object does so under one lock, `<root>/tmp/lock`, held for the moment of the
-rename. An object's ETag is (inode, mtime, size), and a replacement is always younger than what it replaces.
+Objects are files below the root. Whatever is unfinished lies in `<root>/tmp`, on the same disk, and comes to
+its place by a rename; whatever replaces or deletes an object does so under one lock, `<root>/tmp/lock`, held
+for the moment of the rename. An object's ETag is (inode, mtime, size), and a replacement is always younger
+than what it replaces.
 """
 
 from __future__ import annotations
@@ -36,11 +38,15 @@ _NEVER = "never"  # no object's ETag
 _ABSENT = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR}
 _FORBIDDEN = {errno.EACCES, errno.EPERM, errno.EROFS}
 # What network disks answer while their server is away.
-_PASSING = {errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENETDOWN, errno.ENOTCONN}
+_PASSING = {
+    errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN, errno.EHOSTDOWN, errno.EHOSTUNREACH,
+    errno.ENETDOWN, errno.ENOTCONN,
+}  # fmt: skip
 
 
 class FolderStore:
-    """The store in the folder `root`, which the first write makes. Works under any umask that lets a group write."""
+    """The store in the folder `root`, which the first write makes. Works under any umask that lets a group
+    write."""
 
     def __init__(self, root: Path | str) -> None:
         self._root = Path(root).expanduser().absolute()
@@ -83,7 +89,8 @@ class FolderStore:
         with self._errors("read", key), self._path(key).open("rb", buffering=0) as file:
             size = os.fstat(file.fileno()).st_size
             if start > size:
-                raise IntegrityError(f"{self._name(key)} has {size:,} bytes; asked for those from {start:,} on", key=key)
+                what = f"{size:,} bytes; asked for those from {start:,} on"
+                raise IntegrityError(f"{self._name(key)} has {what}", key=key)
             file.seek(start)
             while data := file.read(_CHUNK):
                 start += len(data)
@@ -115,7 +122,7 @@ class FolderStore:
     def clock(self) -> float:
         """The disk's time, by the mtime of a fresh file; where nothing can be written, this machine's."""
         try:
-            with self._new_file(lambda file: None) as path:
+            with self._new_file(lambda _: None) as path:
                 return path.stat().st_mtime
         except OSError:
             return time.time()
@@ -137,7 +144,7 @@ class FolderStore:
         with self._errors("write", key), self._new_file(lambda file: _write(file, data), len(data)) as path:
             return self._place(path, key, only_if=etag)
 
-    def conditional(self, *, refresh: bool = False) -> bool:
+    def conditional(self, *, refresh: bool = False) -> bool:  # noqa: ARG002
         """Whether the disk has file locks. Makes the lock's file."""
         with self._errors("write", "tmp/lock"), self._exclusive() as held:
             return held
@@ -170,7 +177,7 @@ class FolderStore:
         """Delete files below `<root>/tmp` that were last written before then. Returns how many."""
         dropped = 0
         with self._errors("delete", "tmp"):
-            for path in sorted(self._temporary.rglob("*"), reverse=True):  # what is in a folder comes before the folder
+            for path in sorted(self._temporary.rglob("*"), reverse=True):  # what is in a folder before it
                 with suppress(FileNotFoundError):
                     if path.lstat().st_mtime >= before or path == self._temporary / "lock":
                         continue
@@ -212,7 +219,8 @@ class FolderStore:
             return self._place(path, key)
 
     def _place(self, path: Path, key: str, only_if: str | None = _NEVER) -> str:
-        """Rename the finished file into place, under a condition if one is given (None: nothing may be there)."""
+        """Rename the finished file into place, under a condition if one is given (None: nothing may be
+        there)."""
         target = self._path(key)
         with self._exclusive() as held:
             if only_if != _NEVER:
@@ -229,7 +237,7 @@ class FolderStore:
         if not held:
             raise UnsafeStoreError(
                 f"the disk of {self._root} has no file locks, so two writers could overwrite each other",
-                remedy="put the store on a disk with locks (flock), or make sure that only one process ever writes",
+                remedy="put the store on a disk with locks (flock), or let only one process ever write",
             )
         try:
             with target.open("rb") as file:  # opening it makes a network disk ask its server
@@ -262,7 +270,8 @@ class FolderStore:
         sync_folder(folder.parent)
 
     def _prune(self, folder: Path) -> None:
-        """Remove folders that a delete has left empty. Only under the lock, or a writer could lose his folder."""
+        """Remove folders that a delete has left empty. Only under the lock, or a writer could lose his
+        folder."""
         with suppress(OSError):  # not empty
             while folder != self._root:
                 folder.rmdir()
@@ -302,11 +311,11 @@ class FolderStore:
             if error.errno in _ABSENT:
                 raise NotFoundError(f"{what}: there is no such object", key=key) from error
             if error.errno in _FORBIDDEN:
-                raise AccessError(
-                    f"{what}: {reason}", remedy=f"check the owner and mode of {self._root} with: ls -ld", key=key
-                ) from error
+                remedy = f"check the owner and mode with: ls -ld {self._root}"
+                raise AccessError(f"{what}: {reason}", remedy=remedy, key=key) from error
             if error.errno in _PASSING:
-                raise UnavailableError(f"{what}: {reason}", remedy="see that the disk is mounted", key=key) from error
+                remedy = "see that the disk is mounted"
+                raise UnavailableError(f"{what}: {reason}", remedy=remedy, key=key) from error
             raise RemoteError(f"{what}: {reason}", key=key) from error
 
 
@@ -319,7 +328,8 @@ def _info(key: str, found: os.stat_result) -> ObjectInfo:
 
 
 def _make_younger(path: Path, than: int) -> None:
-    """Clocks of file systems tick every few milliseconds and inodes come back: without this an ETag could, too."""
+    """Clocks of file systems tick every few milliseconds and inodes come back: without this an ETag could,
+    too."""
     if path.stat().st_mtime_ns <= than:
         os.utime(path, ns=(than + 1, than + 1))
 

@@ -24,7 +24,8 @@ class _Object:
 
 
 class MemoryStore:
-    """Objects in a dict. `clock` is the store's clock; with `conditions=False` it is a store that ignores them.
+    """Objects in a dict. `clock` is the store's clock; with `conditions=False` it is a store that ignores
+    them.
 
     A pickle is a copy: it holds the objects as they are, and from then on goes its own way.
     """
@@ -70,7 +71,8 @@ class MemoryStore:
     def stream(self, key: str, start: int = 0) -> Iterator[bytes]:
         data = self._find(key).data
         if start > len(data):
-            raise IntegrityError(f"{self.url}{key} has {len(data):,} bytes; asked for those from {start:,} on", key=key)
+            what = f"{len(data):,} bytes; asked for those from {start:,} on"
+            raise IntegrityError(f"{self.url}{key} has {what}", key=key)
         for at in range(start, len(data), _CHUNK):
             yield data[at : at + _CHUNK]
 
@@ -78,7 +80,7 @@ class MemoryStore:
         with self._lock:
             return self._write(key, data)
 
-    def put_file(self, key: str, path: Path, *, move: bool = False) -> str:
+    def put_file(self, key: str, path: Path, *, move: bool = False) -> str:  # noqa: ARG002
         return self.put(key, path.read_bytes())
 
     def put_if(self, key: str, data: bytes, *, etag: str | None) -> str:
@@ -93,7 +95,7 @@ class MemoryStore:
                 )  # fmt: skip
             return self._write(key, data)
 
-    def conditional(self, *, refresh: bool = False) -> bool:
+    def conditional(self, *, refresh: bool = False) -> bool:  # noqa: ARG002
         return self._conditions
 
     def head(self, key: str) -> ObjectInfo | None:
@@ -118,7 +120,7 @@ class MemoryStore:
         for key in keys:
             self.delete(key)
 
-    def abort_unfinished(self, before: float) -> int:
+    def abort_unfinished(self, before: float) -> int:  # noqa: ARG002
         return 0
 
     def clock(self) -> float:

@@ -24,9 +24,9 @@ def open_store(
 ) -> Store:
     """The store at `s3://bucket/prefix`, `file:///path` or a bare path. Touches neither network nor disk.
 
-    The rest is for S3: `endpoint_url` (None: AWS, or what its own settings say), `profile` of the AWS settings, `jobs`
-    requests at a time, and `state_dir`, the folder that remembers what was found out about a server.
-    Raises ConfigError if it is none of these.
+    The rest is for S3: `endpoint_url` (None: AWS, or what its own settings say), `profile` of the AWS
+    settings, `jobs` requests at a time, and `state_dir`, the folder that remembers what was found out about a
+    server. Raises ConfigError if it is none of these.
     """
     match = _SCHEME.match(url)
     scheme = match[1].lower() if match else None
@@ -43,8 +43,9 @@ def open_store(
         bucket, prefix = _bucket_and_prefix(url)
         backoff = Backoff()
         store = S3Store(
-            bucket, prefix, endpoint_url=endpoint_url, profile=profile, jobs=jobs, state_dir=state_dir, backoff=backoff
-        )
+            bucket, prefix,
+            endpoint_url=endpoint_url, profile=profile, jobs=jobs, state_dir=state_dir, backoff=backoff,
+        )  # fmt: skip
         return Retrying(store, backoff)
     raise ConfigError(f"unknown kind of store {scheme}://", remedy=_FORMS)
 
@@ -60,7 +61,8 @@ def _bucket_and_prefix(url: str) -> tuple[str, str]:
     bucket, _, prefix = url.partition("://")[2].partition("/")
     if "@" in bucket:
         raise ConfigError(
-            "the store's URL holds a user or a password", remedy="credentials come from the AWS settings: run aws configure"
+            "the store's URL holds a user or a password",
+            remedy="credentials come from the AWS settings: run aws configure",
         )
     if not bucket:
         raise ConfigError(f"{url!r} names no bucket", remedy=_FORMS)

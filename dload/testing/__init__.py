@@ -1,1 +1,2 @@
-"""Contract suites and fault tools for tests, dload's own and others'. Nothing of dload imports them at run time."""
+"""Contract suites and fault tools for tests, dload's own and others'. Nothing of dload imports them at run
+time."""

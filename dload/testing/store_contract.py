@@ -1,4 +1,5 @@
-"""What every store must do, as a suite to inherit from: a subclass gives the fixture `store`, an empty Store."""
+"""What every store must do, as a suite to inherit from: a subclass gives the fixture `store`, an empty Store.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +46,8 @@ class StoreContract:
             store.get("a")
 
     @pytest.mark.parametrize(
-        "key", ["", "/a", "a//b", "a/", "../a", "a/../b", "a/./b", ".hidden", "tmp/a", "a\0b", "k" * 1025, "\ud800"]
+        "key",
+        ["", "/a", "a//b", "a/", "../a", "a/../b", "a/./b", ".hidden", "tmp/a", "a\0b", "k" * 1025, "\ud800"],
     )
     def test_what_cannot_be_a_key_is_refused(self, store: Store, key: str) -> None:
         with pytest.raises(ConfigError):
