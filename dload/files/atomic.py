@@ -55,6 +55,13 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
+def free_space(where: Path) -> int:
+    """Bytes that may still be written below `where`, which needn't exist yet."""
+    while not where.exists():
+        where = where.parent
+    return shutil.disk_usage(where).free
+
+
 @contextmanager
 def disk_full(where: Path, needed: int | None = None) -> Iterator[None]:
     """Turn "no space left on device" into a DiskFullError that says how much is needed and how much is free."""
@@ -63,7 +70,7 @@ def disk_full(where: Path, needed: int | None = None) -> Iterator[None]:
     except OSError as error:
         if error.errno not in _FULL:
             raise
-        free = shutil.disk_usage(where).free
+        free = free_space(where)
         wanted = f"{format_size(needed)} needed, " if needed is not None else ""
         raise DiskFullError(
             f"no space left on the disk of {where}: {wanted}{format_size(free)} free",

@@ -1,7 +1,8 @@
 """flock, whole: shared and exclusive locks that go with their process.
 
 A lock belongs to an open file description: it ends when the last descriptor of it is closed, so a killed process leaves
-nothing behind. `LOCK_UN` is never called, since a descriptor that was inherited by fork shares its parent's lock.
+nothing behind. `LOCK_UN` is never called, since a descriptor that was inherited by fork shares its parent's lock; a child
+closes what it inherited, or it would keep its parent's locks for as long as it lives.
 """
 
 from __future__ import annotations
@@ -9,7 +10,9 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,6 +25,67 @@ _UNSUPPORTED = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP}
 
 class LocksUnsupportedError(OSError):
     """The file system has no flock."""
+
+
+class LockFile:
+    """A file opened to be locked. The lock ends with `close`, with the object, with the process, and never goes to a
+    child: after a fork the child's object is closed, the parent's stays as it was."""
+
+    __slots__ = ("__weakref__", "descriptor")
+
+    def __init__(self, path: Path, flags: int = os.O_RDONLY) -> None:
+        """Opens `path` (flags as for os.open); raises OSError."""
+        self.descriptor = -1
+        with _guard:
+            self.descriptor = os.open(path, flags | os.O_CLOEXEC, 0o666)
+            _open_files.add(self)
+
+    @property
+    def closed(self) -> bool:
+        return self.descriptor < 0
+
+    def close(self) -> None:
+        """Close the file, which gives up the lock. Closing twice is fine."""
+        with _guard:
+            descriptor, self.descriptor = self.descriptor, -1
+            if descriptor >= 0:
+                _open_files.discard(self)
+                os.close(descriptor)
+
+    def __enter__(self) -> LockFile:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if self.descriptor >= 0:
+            self.close()
+
+
+# Held over every fork, so that the child finds no descriptor half opened or half closed. Reentrant, since a finalizer
+# may close a file in the thread that is just opening one.
+_guard = threading.RLock()
+_open_files: weakref.WeakSet[LockFile] = weakref.WeakSet()
+
+
+def _before_fork() -> None:
+    _guard.acquire()
+
+
+def _after_fork() -> None:
+    _guard.release()
+
+
+def _after_fork_in_child() -> None:
+    for file in list(_open_files):
+        os.close(file.descriptor)
+        file.descriptor = -1
+    _open_files.clear()
+    _guard.release()
+
+
+os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork_in_child)
 
 
 def try_lock(descriptor: int, *, shared: bool = False) -> bool:
@@ -60,15 +124,12 @@ def locked(path: Path, *, timeout: float | None = None, waiting: Callable[[], No
     `timeout` in seconds (None: forever), then LockTimeoutError; `waiting` is called once if the lock isn't free.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-    try:
-        if not try_lock(descriptor):
+    with LockFile(path, os.O_RDWR | os.O_CREAT) as file:
+        if not try_lock(file.descriptor):
             if waiting is not None:
                 waiting()
-            _wait(descriptor, path, timeout)
+            _wait(file.descriptor, path, timeout)
         yield
-    finally:
-        os.close(descriptor)
 
 
 def _wait(descriptor: int, path: Path, timeout: float | None) -> None:
