@@ -1,6 +1,8 @@
-"""The face of the cache: shards that are there while they are pinned, and as long as the budget lets them stay after.
+"""The face of the cache: shards that are there while they are pinned, and as long as the budget lets them
+stay after.
 
-One directory serves all processes of a machine. Nothing in it needs cleaning up by hand, whatever was killed when.
+One directory serves all processes of a machine. Nothing in it needs cleaning up by hand, whatever was killed
+when.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from pathlib import Path
 
 from dload.cache.budget import Budget, allowed
 from dload.cache.download import OpenStream, fill, sha256_of
-from dload.cache.inventory import Entry, scan, shard_path
+from dload.cache.inventory import Entry, Kind, scan, shard_path
 from dload.cache.pins import Pin, delete_unlocked, in_use, pin_file, set_time
 from dload.cache.room import Blocked, Reservation, Room
 from dload.errors import CacheFullError, ConfigError, DiskFullError, IntegrityError
@@ -36,7 +38,9 @@ _sound: dict[tuple[str, str], tuple[int, int]] = {}
 
 @dataclass(frozen=True, slots=True)
 class CacheStatus:
-    """What a cache holds, in bytes and files. `used` counts every file, unfinished downloads at their reserved size."""
+    """What a cache holds, in bytes and files. `used` counts every file, unfinished downloads at their
+    reserved size.
+    """
 
     root: Path
     budget: int | None
@@ -57,8 +61,8 @@ class CacheStatus:
 class ShardCache:
     """Shards and manifests in a local directory, never more bytes than `budget` (see dload.cache.budget).
 
-    Made without touching the disk; pickles; any number of objects, threads and processes may share a directory.
-    `patience`: seconds that a download waits for room while nothing that others hold changes.
+    Made without touching the disk; pickles; any number of objects, threads and processes may share a
+    directory. `patience`: seconds that a download waits for room while nothing that others hold changes.
     """
 
     def __init__(self, root: Path, budget: Budget = None, *, patience: float = 60.0) -> None:
@@ -84,12 +88,14 @@ class ShardCache:
     ) -> Pin:  # fmt: skip
         """The shard, pinned; downloaded if it isn't there, by one process while the others wait for it.
 
-        `open_stream(position)` gives the bytes from there on; its errors pass through, and what came stays to be
-        continued. `name` is what messages call the shard; `next_use` the seconds until its next use after release, where
-        known. Waiting for room that others hold goes through `pause(seconds)`, which may raise to give up.
+        `open_stream(position)` gives the bytes from there on; its errors pass through, and what came stays to
+        be continued. `name` is what messages call the shard; `next_use` the seconds until its next use after
+        release, where known. Waiting for room that others hold goes through `pause(seconds)`, which may raise
+        to give up.
 
-        A file that this process didn't download is hashed at its first pin; a damaged one is dropped and fetched again.
-        Raises CacheFullError (names the least budget that would do, or who is in the way), DiskFullError, IntegrityError.
+        A file that this process didn't download is hashed at its first pin; a damaged one is dropped and
+        fetched again. Raises CacheFullError (names the least budget that would do, or who is in the way),
+        DiskFullError, IntegrityError.
         """
         final = shard_path(self.root, _checked(digest))
         name = name or f"shard {digest}"
@@ -120,7 +126,9 @@ class ShardCache:
         return shard_path(self.root, _checked(digest)).is_file()
 
     def add(self, digest: str, path: Path) -> bool:
-        """Copy a shard that is on this disk already into the cache, if there is room without evicting anything."""
+        """Copy a shard that is on this disk already into the cache, if there is room without evicting
+        anything.
+        """
         size = path.stat().st_size
         final = shard_path(self.root, _checked(digest))
         if final.exists() or not self._room.fits(size):
@@ -129,7 +137,9 @@ class ShardCache:
             return self._keep(digest, size, final, iter(lambda: source.read(1 << 20), b""))
 
     def drop(self, digest: str) -> bool:
-        """Forget a shard found damaged, also while others read it (their open file stays). Says whether it was there."""
+        """Forget a shard found damaged, also while others read it (their open file stays). Says whether it
+        was there.
+        """
         with self._room.lock():
             try:
                 shard_path(self.root, _checked(digest)).unlink()
@@ -214,7 +224,8 @@ class ShardCache:
             self._manifest_path(version).unlink(missing_ok=True)
 
     def keys_path(self, version: str) -> Path:
-        """Where the key index of a version is, if it is there: open it and see. May be evicted at any time."""
+        """Where the key index of a version is, if it is there: open it and see. May be evicted at any time.
+        """
         return self.root / "keys" / _checked(version)
 
     def write_keys(self, version: str, size: int, chunks: Iterable[bytes]) -> bool:
@@ -289,17 +300,19 @@ class ShardCache:
     def status(self) -> CacheStatus:
         """What is there and what is in use. Reads the directory and tries each shard's lock."""
         entries = scan(self.root)
-        of = {kind: [entry for entry in entries if entry.kind == kind] for kind in ("shard", "partial", "manifest", "keys")}
-        pinned = [entry for entry in of["shard"] if in_use(entry.path)]
+        kinds: tuple[Kind, ...] = ("shard", "partial", "manifest", "keys")
+        by_kind = [[entry for entry in entries if entry.kind == kind] for kind in kinds]
+        shards, partials, manifests, indexes = by_kind
+        pinned = [entry for entry in shards if in_use(entry.path)]
         return CacheStatus(
             root=self.root,
             budget=allowed(self._budget, self.root, sum(entry.stored for entry in entries)),
             used=_total(entries), free_disk=free_space(self.root),
-            shards=len(of["shard"]), shard_bytes=_total(of["shard"]),
+            shards=len(shards), shard_bytes=_total(shards),
             pinned=len(pinned), pinned_bytes=_total(pinned),
-            partials=len(of["partial"]), partial_bytes=_total(of["partial"]),
-            manifests=len(of["manifest"]), manifest_bytes=_total(of["manifest"]),
-            key_indexes=len(of["keys"]), key_index_bytes=_total(of["keys"]),
+            partials=len(partials), partial_bytes=_total(partials),
+            manifests=len(manifests), manifest_bytes=_total(manifests),
+            key_indexes=len(indexes), key_index_bytes=_total(indexes),
         )  # fmt: skip
 
     def _shards(self) -> list[Entry]:
@@ -307,7 +320,9 @@ class ShardCache:
 
 
 class _Waiting:
-    """Patience with others who hold the room that is needed: as long as something changes hands, and a while longer."""
+    """Patience with others who hold the room that is needed: as long as something changes hands, and a while
+    longer.
+    """
 
     def __init__(self, patience: float, pause: Callable[[float], object]) -> None:
         self._patience = patience
@@ -322,8 +337,8 @@ class _Waiting:
         elif now - self._since > self._patience:
             who = ", ".join(blocked.holders) or "other processes"
             raise CacheFullError(
-                f"no room for {name} ({format_size(size)}) in the cache: for {self._patience:g} s what {who} hold "
-                f"({len(blocked.files)} files) hasn't changed",
+                f"no room for {name} ({format_size(size)}) in the cache: what {who} hold "
+                f"({len(blocked.files)} files) hasn't changed for {self._patience:g} s",
                 remedy="raise the cache budget (DLOAD_CACHE_BUDGET) or end one of these processes",
                 needed=size, holders=list(blocked.holders),
             )  # fmt: skip

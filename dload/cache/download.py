@@ -24,19 +24,23 @@ def fill(
 ) -> None:
     """Bring the open file to `size` bytes whose sha256 is `digest`; what it holds already is kept if it fits.
 
-    Nothing is ever written past `size`. On a full disk `relieve` is called; while it frees bytes, writing goes on, then
-    the OSError is raised. What `open_stream` raises passes through, and the file keeps what has come. A body that is
-    short, long or wrong is fetched again, a few times, then IntegrityError. `name` is what messages call it.
+    Nothing is ever written past `size`. On a full disk `relieve` is called; while it frees bytes, writing
+    goes on, then the OSError is raised. What `open_stream` raises passes through, and the file keeps what has
+    come. A body that is short, long or wrong is fetched again, a few times, then IntegrityError. `name` is
+    what messages call it.
     """
     got = ""
     for _ in range(ATTEMPTS):
-        sha256, have = _hash_prefix(descriptor, size)
-        have = _append(descriptor, sha256, have, size, open_stream, relieve)
-        found = sha256.hexdigest()
-        if have == size and found == digest:
+        file = _Growing(descriptor, size, relieve)
+        if file.length < size:
+            file.append(open_stream(file.length))
+        found = file.sha256.hexdigest()
+        if file.length == size and not file.overlong and found == digest:
             return
-        got = f"sha256 {found}" if have == size else f"more than {size} bytes" if have > size else f"{have} bytes"
-        if have >= size:
+        got = f"sha256 {found}" if file.length == size else f"{file.length} bytes"
+        if file.overlong:
+            got = f"more than {size} bytes"
+        if file.overlong or file.length == size:
             os.ftruncate(descriptor, 0)
     os.ftruncate(descriptor, 0)
     raise IntegrityError(
@@ -46,56 +50,56 @@ def fill(
     )  # fmt: skip
 
 
-def _hash_prefix(descriptor: int, size: int) -> tuple[Any, int]:
-    """Hash what an earlier download left."""
-    sha256 = hashlib.sha256()
-    if os.fstat(descriptor).st_size > size:
-        os.ftruncate(descriptor, 0)
-    have = 0
-    while chunk := os.pread(descriptor, _CHUNK, have):
-        sha256.update(chunk)
-        have += len(chunk)
-    return sha256, have
+class _Growing:
+    """A partial file that is hashed as it grows. Making one hashes what an earlier download left."""
 
+    def __init__(self, descriptor: int, size: int, relieve: Callable[[], int]) -> None:
+        if os.fstat(descriptor).st_size > size:
+            os.ftruncate(descriptor, 0)
+        self.sha256, self.length = _hash(descriptor)
+        self.overlong = False
+        self._descriptor = descriptor
+        self._size = size
+        self._relieve = relieve
 
-def _append(
-    descriptor: int, sha256: Any, have: int, size: int, open_stream: OpenStream, relieve: Callable[[], int]
-) -> int:
-    """Append the stream's bytes; returns the length reached, which is past `size` if the body was too long."""
-    if have == size:
-        return have
-    stream = open_stream(have)
-    try:
-        for chunk in stream:
-            if have + len(chunk) > size:
-                return size + 1
-            sha256.update(chunk)
-            _write(descriptor, chunk, have, relieve)
-            have += len(chunk)
-    finally:
-        if isinstance(stream, Generator):
-            stream.close()
-    return have
-
-
-def _write(descriptor: int, chunk: bytes, position: int, relieve: Callable[[], int]) -> None:
-    view = memoryview(chunk)
-    while view:
+    def append(self, stream: Iterator[bytes]) -> None:
+        """Write what comes, up to `size`; `overlong` if there is more."""
         try:
-            written = os.pwrite(descriptor, view, position)
-        except OSError as error:
-            if error.errno not in _FULL or relieve() == 0:
-                raise
-            continue
-        view = view[written:]
-        position += written
+            for chunk in stream:
+                if self.length + len(chunk) > self._size:
+                    self.overlong = True
+                    return
+                self.sha256.update(chunk)
+                self._write(chunk)
+                self.length += len(chunk)
+        finally:
+            if isinstance(stream, Generator):
+                stream.close()
+
+    def _write(self, chunk: bytes) -> None:
+        view = memoryview(chunk)
+        position = self.length
+        while view:
+            try:
+                written = os.pwrite(self._descriptor, view, position)
+            except OSError as error:
+                if error.errno not in _FULL or self._relieve() == 0:
+                    raise
+                continue
+            view = view[written:]
+            position += written
 
 
 def sha256_of(descriptor: int) -> str:
     """The digest of an open file's bytes, whatever its position."""
+    digest: str = _hash(descriptor)[0].hexdigest()
+    return digest
+
+
+def _hash(descriptor: int) -> tuple[Any, int]:
     sha256 = hashlib.sha256()
-    position = 0
-    while chunk := os.pread(descriptor, _CHUNK, position):
+    length = 0
+    while chunk := os.pread(descriptor, _CHUNK, length):
         sha256.update(chunk)
-        position += len(chunk)
-    return sha256.hexdigest()
+        length += len(chunk)
+    return sha256, length

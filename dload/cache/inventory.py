@@ -1,4 +1,5 @@
-"""What is in a cache directory. The files are the index: there is no data base beside them that could drift."""
+"""What is in a cache directory. The files are the index: there is no data base beside them that could drift.
+"""
 
 from __future__ import annotations
 

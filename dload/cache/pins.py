@@ -1,7 +1,7 @@
 """Pins: shared locks on the cached files themselves, seen by every process, gone with theirs.
 
-Whoever wants to delete a cached file takes its exclusive lock first. So a file that someone reads stays, whoever reads
-it, and a killed reader leaves nothing to clean up.
+Whoever wants to delete a cached file takes its exclusive lock first. So a file that someone reads stays,
+whoever reads it, and a killed reader leaves nothing to clean up.
 """
 
 from __future__ import annotations
@@ -41,11 +41,13 @@ def own(root: Path | None = None) -> list[Held]:
 class Pin(Held):
     """A cached file that stays where it is until `release`, or until the pin is forgotten. A context manager.
 
-    In a child made by fork it is released already; the parent's stays. Whoever maps the file opens `path` himself:
-    a map of the pin's own descriptor would be inherited by a child, and keep the lock alive there.
+    In a child made by fork it is released already; the parent's stays. Whoever maps the file opens `path`
+    himself: a map of the pin's own descriptor would be inherited by a child, and keep the lock alive there.
     """
 
-    def __init__(self, root: Path, digest: str, path: Path, lock: LockFile, next_use: float | None = None) -> None:
+    def __init__(
+        self, root: Path, digest: str, path: Path, lock: LockFile, next_use: float | None = None
+    ) -> None:
         super().__init__(root, digest, os.fstat(lock.descriptor).st_size, lock)
         self.path = path
         self.next_use = next_use
@@ -61,8 +63,9 @@ class Pin(Held):
         return self.name
 
     def release(self, next_use: float | None = None) -> None:
-        """Let the file go. `next_use`: seconds until it is expected to be needed again (default: as the pin was made
-        with; None: not known), which decides how soon it is evicted. Releasing twice is fine."""
+        """Let the file go. `next_use`: seconds until it is expected to be needed again (default: as the pin
+        was made with; None: not known), which decides how soon it is evicted. Releasing twice is fine.
+        """
         if self.lock.closed:
             return
         wanted = self.next_use if next_use is None else next_use
@@ -77,7 +80,8 @@ class Pin(Held):
 
 
 def pin_file(root: Path, digest: str, path: Path, next_use: float | None = None) -> Pin | None:
-    """Pin the file at `path`, or None where there is none. Waits while someone looks whether it may be deleted.
+    """Pin the file at `path`, or None where there is none. Waits while someone looks whether it may be
+    deleted.
 
     Raises CacheFullError where the process has as many pins as its limit of open files allows.
     """
@@ -140,13 +144,16 @@ def set_time(descriptor: int, mtime: float) -> None:
 
 
 def most_pins() -> int:
-    """How many pins this process may hold: each takes a descriptor, and so does the reader's map of the file."""
+    """How many pins this process may hold: each takes a descriptor, and so does the reader's map of the file.
+    """
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return max(1, (soft - 32) // 2) if soft != resource.RLIM_INFINITY else 1_000_000
 
 
 def holders(paths: Iterable[Path]) -> list[str]:
-    """Who holds the locks of these files, as "PID (command)"; empty where the system doesn't tell (not Linux)."""
+    """Who holds the locks of these files, as "PID (command)"; empty where the system doesn't tell (not
+    Linux).
+    """
     inodes = set()
     for path in paths:
         try:

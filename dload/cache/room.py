@@ -1,7 +1,7 @@
 """Room in the cache: counted, freed and reserved under one short lock that all processes share.
 
-What is about to be written first makes a partial file whose name says how large it will become. From then on everyone
-counts it at that size. So many processes that download at once stay within the budget together.
+What is about to be written first makes a partial file whose name says how large it will become. From then on
+everyone counts it at that size. So many processes that download at once stay within the budget together.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from dload.files.atomic import disk_full
 from dload.files.locks import LockFile, LocksUnsupportedError, locked, names, try_lock, wait_lock
 from dload.sizes import format_size
 
-_TAG = b"""Signature: 8a477f597d28d172789f06886806bc55
-# This folder is the cache of dload: all of it can be fetched again. See https://bford.info/cachedir/
-"""
+# Tells backup programs that all of this can be fetched again: https://bford.info/cachedir/
+_TAG = b"Signature: 8a477f597d28d172789f06886806bc55\n"
 
 
 class Reservation(Held):
-    """The exclusive right to fill one partial file. A context manager: what wasn't installed stays, for the next one
-    to go on with, unless nothing has come yet."""
+    """The exclusive right to fill one partial file. A context manager: what wasn't installed stays, for the
+    next one to go on with, unless nothing has come yet.
+    """
 
     def __init__(self, root: Path, name: str, size: int, path: Path, lock: LockFile) -> None:
         super().__init__(root, name, size, lock)
@@ -57,7 +57,9 @@ class Reservation(Held):
 
 @dataclass(frozen=True, slots=True)
 class Blocked:
-    """No room, because of files that others hold. Equal to the next one if nothing has changed hands meanwhile."""
+    """No room, because of files that others hold. Equal to the next one if nothing has changed hands
+    meanwhile.
+    """
 
     holders: tuple[str, ...]
     files: tuple[tuple[str, int], ...]
@@ -72,8 +74,9 @@ class Room:
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """The cache's lock, never held while bytes travel. Makes the folder. Raises OSError where it can't be written,
-        ConfigError where the file system has no locks."""
+        """The cache's lock, never held while bytes travel. Makes the folder. Raises OSError where it can't be
+        written, ConfigError where the file system has no locks.
+        """
         try:
             with disk_full(self.root), locked(self.root / "lock"):
                 yield
@@ -84,10 +87,11 @@ class Room:
             ) from error  # fmt: skip
 
     def reserve(self, name: str, size: int, final: Path) -> Reservation | Blocked | None:
-        """Reserve `size` bytes for the file `final`: the right to fill its partial, which may hold bytes already.
+        """Reserve `size` bytes for the file `final`: the right to fill its partial, which may hold bytes
+        already.
 
-        None: look again, for `final` is there or someone else was at it (this waits for him). Raises CacheFullError if
-        the budget can't hold it beside what this process holds.
+        None: look again, for `final` is there or someone else was at it (this waits for him). Raises
+        CacheFullError if the budget can't hold it beside what this process holds.
         """
         path = partial_path(self.root, name, size)
         lock: LockFile | None = None
@@ -112,7 +116,9 @@ class Room:
                 lock.close()
 
     def _claim(self, name: str, size: int, path: Path, lock: LockFile | None) -> Reservation | Blocked | None:
-        """Make room, then the partial if there is none. Held are the cache's lock, and the partial's where there is one."""
+        """Make room, then the partial if there is none. Held are the cache's lock, and the partial's where
+        there is one.
+        """
         if lock is not None and not names(path, lock.descriptor):
             return None
         blocked = self._make_room(name, size, reserved=path if lock else None)
@@ -120,7 +126,6 @@ class Room:
             return blocked
         if lock is None:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._write_tag()
             lock = LockFile(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
             try_lock(lock.descriptor)
         return Reservation(self.root, name, size, path, lock)
@@ -137,11 +142,13 @@ class Room:
         return pin
 
     def _make_room(self, name: str, size: int, *, reserved: Path | None) -> Blocked | None:
-        """Delete files until `size` more bytes fit into the budget; `reserved`: a partial that counts them already.
+        """Delete files until `size` more bytes fit into the budget; `reserved`: a partial that counts them
+        already.
 
-        The cache's lock is held. Returns what is in the way if others hold too much. Raises CacheFullError if what this
-        process holds does: nobody but itself could make room.
+        The cache's lock is held. Returns what is in the way if others hold too much. Raises CacheFullError if
+        what this process holds does: nobody but itself could make room.
         """
+        self._write_tag()
         entries = scan(self.root)
         limit = allowed(self.budget, self.root, sum(entry.stored for entry in entries))
         if limit is None:
@@ -161,15 +168,17 @@ class Room:
         return _blocked(in_the_way) if over > 0 else None
 
     def _check(self, name: str, size: int, limit: int, fixed: int) -> None:
-        """Raise CacheFullError if the budget can't hold `size` bytes beside this process's own; `fixed`: bytes of files
-        that are never deleted."""
+        """Raise CacheFullError if the budget can't hold `size` bytes beside this process's own; `fixed`:
+        bytes of files that are never deleted.
+        """
         mine = sum({held.name: held.size for held in own(self.root) if held.name != name}.values())
         least = mine + size + fixed
         if least > limit:
             beside = f" beside {format_size(mine)} that this process is using" if mine else ""
             raise CacheFullError(
-                f"the cache budget of {format_size(limit)} can't hold {name[:12]} ({format_size(size)}){beside}",
-                remedy=f"set a cache budget of at least {least} bytes ({format_size(least)}): DLOAD_CACHE_BUDGET",
+                f"the cache budget of {format_size(limit)} ({limit} bytes) can't hold {name[:12]} "
+                f"({format_size(size)}){beside}",
+                remedy=f"set DLOAD_CACHE_BUDGET to at least {least} bytes ({format_size(least)})",
                 budget=limit, needed=size, held=mine, least=least,
             )  # fmt: skip
 
@@ -180,7 +189,9 @@ class Room:
         return limit is None or sum(entry.size for entry in entries) + size <= limit
 
     def free_disk(self, needed: int) -> int:
-        """Delete files that nobody uses until `needed` bytes of the disk are free again; returns how many that were."""
+        """Delete files that nobody uses until `needed` bytes of the disk are free again; returns how many
+        that were.
+        """
         freed = 0
         with self.lock():
             for entry in victims(scan(self.root), time.time()):

@@ -18,9 +18,11 @@ _FULL = {errno.ENOSPC, errno.EDQUOT}
 
 
 def write_atomic(path: Path, data: bytes) -> None:
-    """Make `path` hold `data`: temporary file beside it, fsync, rename, fsync of the folder. Makes missing folders.
+    """Make `path` hold `data`: temporary file beside it, fsync, rename, fsync of the folder. Makes missing
+    folders.
 
-    Its mode follows the process's umask, so that a group may share a folder. Raises DiskFullError, or OSError.
+    Its mode follows the process's umask, so that a group may share a folder. Raises DiskFullError, or
+    OSError.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.parent / f".{path.name[:100]}.{secrets.token_hex(8)}.tmp"
@@ -42,7 +44,9 @@ def sync(file: BinaryIO) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make a rename in `folder` survive a power cut; where folders can't be synced (some network disks), do nothing."""
+    """Make a rename in `folder` survive a power cut; where folders can't be synced (some network disks), do
+    nothing.
+    """
     try:
         descriptor = os.open(folder, os.O_RDONLY)
     except OSError:
@@ -64,7 +68,8 @@ def free_space(where: Path) -> int:
 
 @contextmanager
 def disk_full(where: Path, needed: int | None = None) -> Iterator[None]:
-    """Turn "no space left on device" into a DiskFullError that says how much is needed and how much is free."""
+    """Turn "no space left on device" into a DiskFullError that says how much is needed and how much is free.
+    """
     try:
         yield
     except OSError as error:

@@ -1,8 +1,9 @@
 """flock, whole: shared and exclusive locks that go with their process.
 
-A lock belongs to an open file description: it ends when the last descriptor of it is closed, so a killed process leaves
-nothing behind. `LOCK_UN` is never called, since a descriptor that was inherited by fork shares its parent's lock; a child
-closes what it inherited, or it would keep its parent's locks for as long as it lives.
+A lock belongs to an open file description: it ends when the last descriptor of it is closed, so a killed
+process leaves nothing behind. `LOCK_UN` is never called, since a descriptor that was inherited by fork shares
+its parent's lock; a child closes what it inherited, or it would keep its parent's locks for as long as it
+lives.
 """
 
 from __future__ import annotations
@@ -28,8 +29,9 @@ class LocksUnsupportedError(OSError):
 
 
 class LockFile:
-    """A file opened to be locked. The lock ends with `close`, with the object, with the process, and never goes to a
-    child: after a fork the child's object is closed, the parent's stays as it was."""
+    """A file opened to be locked. The lock ends with `close`, with the object, with the process, and never
+    goes to a child: after a fork the child's object is closed, the parent's stays as it was.
+    """
 
     __slots__ = ("__weakref__", "descriptor")
 
@@ -63,8 +65,8 @@ class LockFile:
             self.close()
 
 
-# Held over every fork, so that the child finds no descriptor half opened or half closed. Reentrant, since a finalizer
-# may close a file in the thread that is just opening one.
+# Held over every fork, so that the child finds no descriptor half opened or half closed. Reentrant, since a
+# finalizer may close a file in the thread that is just opening one.
 _guard = threading.RLock()
 _open_files: weakref.WeakSet[LockFile] = weakref.WeakSet()
 
@@ -89,7 +91,9 @@ os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_c
 
 
 def try_lock(descriptor: int, *, shared: bool = False) -> bool:
-    """Take the lock of an open file if nobody is in the way; say whether it is taken. Raises LocksUnsupportedError."""
+    """Take the lock of an open file if nobody is in the way; say whether it is taken. Raises
+    LocksUnsupportedError.
+    """
     mode = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
     try:
         fcntl.flock(descriptor, mode | fcntl.LOCK_NB)
@@ -109,7 +113,9 @@ def wait_lock(descriptor: int, *, shared: bool = False) -> None:
 
 
 def names(path: Path, descriptor: int) -> bool:
-    """Whether `path` still names the open file: after any lock, it may have been deleted or replaced meanwhile."""
+    """Whether `path` still names the open file: after any lock, it may have been deleted or replaced
+    meanwhile.
+    """
     try:
         at_path = path.stat()
     except FileNotFoundError:
@@ -118,10 +124,13 @@ def names(path: Path, descriptor: int) -> bool:
 
 
 @contextmanager
-def locked(path: Path, *, timeout: float | None = None, waiting: Callable[[], None] | None = None) -> Iterator[None]:
+def locked(
+    path: Path, *, timeout: float | None = None, waiting: Callable[[], None] | None = None
+) -> Iterator[None]:
     """Hold the exclusive lock of the file `path`, which is made where it is missing and is never deleted.
 
-    `timeout` in seconds (None: forever), then LockTimeoutError; `waiting` is called once if the lock isn't free.
+    `timeout` in seconds (None: forever), then LockTimeoutError; `waiting` is called once if the lock isn't
+    free.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with LockFile(path, os.O_RDWR | os.O_CREAT) as file:
