@@ -37,8 +37,12 @@ def shard_diff(old: ShardList, new: ShardList) -> ShardDiff:
 
 
 def _only(shards: ShardList, digests: set[str]) -> list[ShardInfo]:
-    rows = {digest: row for row, digest in enumerate(shards.digests) if digest in digests}
-    return [shards[row] for row in sorted(rows.values())]
+    rows = []
+    for row, digest in enumerate(shards.digests):
+        if digest in digests:
+            digests.remove(digest)
+            rows.append(shards[row])
+    return rows
 
 
 def sample_diff(old: Iterable[tuple[str, Hashable]], new: Iterable[tuple[str, Hashable]]) -> SampleDiff:
