@@ -1,0 +1,297 @@
+"""The index of a shard: which samples it holds, and where their bytes are.
+
+It is columns, not rows, so that a shard of 130,000 samples opens in milliseconds and costs little memory. Format 2, a
+msgpack map with its entries in this order:
+
+    keys      list of str
+    layouts   list of lists of field names, by first appearance
+    layout    bytes, the number of each sample's layout as u16; left out when there is one layout
+    lengths   bytes, the stored length of each value as u32, in sample order
+    crc       bytes, the crc32 of each sample's stored values as u32
+    codecs    map of field name to codec; left out when all fields are raw
+"""
+
+from __future__ import annotations
+
+import zlib
+from array import array
+from collections.abc import Callable, Collection, Hashable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
+from typing import Any
+
+from dload.errors import IntegrityError, PackFormatError
+from dload.pack import compression, format1, wire
+from dload.pack.samples import MAX_KEY_SIZE, MAX_NAME_SIZE
+
+MAX_LAYOUTS = 65_535
+_ENTRIES = {"keys", "layouts", "layout", "lengths", "crc", "codecs"}
+_OPTIONAL = {"layout", "codecs"}
+
+
+@dataclass(frozen=True, repr=False)
+class ShardIndex:
+    """What a shard holds. Lengths and checksums speak of stored (encoded) bytes; offsets count from the shard's start.
+
+    `layout`: the number of each sample's layout, None when there is at most one. `crc` is None in format 1, which has
+    no checksums. `starts`: the offset of each value, None when they follow one another, as they always do in format 2.
+    """
+
+    name: str
+    payload_size: int
+    keys: list[str]
+    layouts: list[tuple[str, ...]]
+    layout: array[int] | None
+    lengths: array[int]
+    crc: array[int] | None
+    codecs: dict[str, str]
+    starts: array[int] | None = None
+
+    @staticmethod
+    def from_tail(tail: bytes, *, file_size: int, name: str) -> ShardIndex:
+        """The index of a shard of `file_size` bytes, of which `tail` is the end (at least index and trailer).
+
+        Raises PackFormatError or IntegrityError.
+        """
+        trailer = wire.read_trailer(tail, file_size, name)
+        end = len(tail) - (file_size - trailer.payload_size - trailer.index_size)
+        if end < trailer.index_size:
+            raise PackFormatError(
+                f"the index of shard {name} has {trailer.index_size:,} bytes, more than the {end:,} given", shard=name
+            )
+        index = tail[end - trailer.index_size : end]
+        trailer.check(index, name)
+        return ShardIndex.parse(index, payload_size=trailer.payload_size, name=name, format=trailer.format)
+
+    @staticmethod
+    def parse(data: bytes, *, payload_size: int, name: str, format: int = 2) -> ShardIndex:  # noqa: A002
+        """The index of a shard from the bytes of its msgpack map, checked against the payload's size.
+
+        Raises PackFormatError for anything that doesn't add up; ConfigError if a codec's extra isn't installed.
+        """
+        if format == 1:
+            return ShardIndex(name, payload_size, *format1.parse(data, payload_size, name))
+        entries = _unpack(data, name)
+        keys, layouts = entries["keys"], [tuple(names) for names in entries["layouts"]]
+        _check_texts(keys, layouts, name)
+        layout = None
+        if "layout" in entries:
+            layout = wire.column("H", entries["layout"], name, "layout")
+            if len(layout) != len(keys) or max(layout, default=0) >= len(layouts):
+                raise wire.damaged(name, f"{len(layout)} layout numbers for {len(keys)} keys, {len(layouts)} layouts")
+        elif keys and len(layouts) != 1:
+            raise wire.damaged(name, f"it has {len(layouts)} layouts and doesn't say which samples have which")
+        index = ShardIndex(
+            name, payload_size, keys, layouts, layout,
+            wire.column("I", entries["lengths"], name, "lengths"), wire.column("I", entries["crc"], name, "crc"),
+            _codecs(entries.get("codecs", {}), name),
+        )  # fmt: skip
+        index._check_sums()
+        return index
+
+    def encode(self) -> bytes:
+        """The bytes of the msgpack map of format 2. The same index gives the same bytes everywhere."""
+        assert self.crc is not None
+        entries: dict[str, Any] = {"keys": self.keys, "layouts": self.layouts}
+        if self.layout is not None:
+            entries["layout"] = wire.column_bytes(self.layout)
+        entries["lengths"] = wire.column_bytes(self.lengths)
+        entries["crc"] = wire.column_bytes(self.crc)
+        if self.codecs:
+            entries["codecs"] = self.codecs
+        return wire.pack(entries)
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def __repr__(self) -> str:
+        return f"ShardIndex({self.name}, {len(self)} samples, {self.payload_size} B)"
+
+    # ---- where things are
+
+    @cached_property
+    def rows(self) -> dict[str, int]:
+        """The number of the sample with each key. Built at the first need."""
+        return {key: row for row, key in enumerate(self.keys)}
+
+    def row(self, key: str) -> int:
+        """The number of the sample with that key. Raises KeyError."""
+        return self.rows[key]
+
+    @cached_property
+    def first_values(self) -> Sequence[int]:
+        """The number of each sample's first value, and one more: the number of values."""
+        if self.layout is None:
+            width = len(self.layouts[0]) if self.layouts else 0
+            values = width * len(self)
+            return range(0, values + 1, width) if width else array("Q", bytes(8 * (len(self) + 1)))
+        widths = [len(names) for names in self.layouts]
+        return array("Q", accumulate(map(widths.__getitem__, self.layout), initial=0))
+
+    @cached_property
+    def value_starts(self) -> array[int]:
+        """The offset of each value's first byte, by the value's number."""
+        if self.starts is not None:
+            return self.starts
+        starts = array("Q", accumulate(self.lengths, initial=0))
+        starts.pop()
+        return starts
+
+    @cached_property
+    def value_ends(self) -> array[int]:
+        """The offset behind each value's last byte, by the value's number."""
+        if self.starts is not None:
+            return array("Q", map(int.__add__, self.starts, self.lengths))
+        return array("Q", accumulate(self.lengths))
+
+    def names(self, row: int) -> tuple[str, ...]:
+        """The field names of sample `row`, in its order."""
+        return self.layouts[0 if self.layout is None else self.layout[row]]
+
+    def span(self, row: int) -> tuple[int, int]:
+        """The offset and length of the bytes that hold all of sample `row` (the length may be 0)."""
+        first, last = self.first_values[row], self.first_values[row + 1]
+        if first == last:
+            return 0, 0
+        start = min(self.value_starts[first:last])
+        return start, max(self.value_ends[first:last]) - start
+
+    def decode(self, row: int, stored: bytes, fields: Collection[str] | None = None) -> dict[str, bytes]:
+        """The fields of sample `row` (only those in `fields`, if given) from the bytes of its span, checked.
+
+        Raises IntegrityError where they have another length or checksum than the index says.
+        """
+        start, length = self.span(row)
+        key = self.keys[row]
+        if len(stored) != length:
+            raise self._mismatch(key, f"{length} bytes", f"{len(stored)}")
+        if self.crc is not None and zlib.crc32(stored) != self.crc[row]:
+            raise self._mismatch(key, f"crc32 {self.crc[row]:08x}", f"{zlib.crc32(stored):08x}")
+        first = self.first_values[row]
+        found = {}
+        for number, name in enumerate(self.names(row), first):
+            if fields is None or name in fields:
+                found[name] = stored[self.value_starts[number] - start : self.value_ends[number] - start]
+        self.decode_values(key, found)
+        return found
+
+    @cached_property
+    def decoders(self) -> dict[str, Callable[[bytes], bytes]]:
+        """How to decode the fields that have a codec."""
+        return {name: compression.decoder(codec) for name, codec in self.codecs.items()}
+
+    def decode_values(self, key: str, fields: dict[str, bytes]) -> None:
+        """Decode the stored values of a sample in place. Raises IntegrityError for what its codec refuses."""
+        for name in self.decoders.keys() & fields.keys():
+            try:
+                fields[name] = self.decoders[name](fields[name])
+            except ValueError as error:
+                raise IntegrityError(
+                    f"field {name!r} of sample {key!r} in shard {self.name} is damaged: {error}",
+                    shard=self.name, key=key,
+                ) from error  # fmt: skip
+
+    # ---- what it says of its content
+
+    def checksums(self) -> list[Hashable] | None:
+        """Per sample something that equals another sample's exactly when (but for a crc32's collisions) their stored
+        fields are the same. None in format 1, which has no checksums."""
+        if self.crc is None:
+            return None
+        kinds = [tuple((name, self.codecs.get(name)) for name in names) for names in self.layouts]
+        numbers = self.layout or [0] * len(self)
+        first = self.first_values
+        return [
+            (kinds[number], self.lengths[first[row] : first[row + 1]].tobytes(), crc)
+            for row, (number, crc) in enumerate(zip(numbers, self.crc, strict=True))
+        ]
+
+    def field_stats(self) -> dict[str, tuple[int, int]]:
+        """Per field name how many samples have it and its stored bytes in all, by first appearance."""
+        if self.layout is None:
+            names = self.layouts[0] if self.keys else ()
+            return {name: (len(self), sum(self.lengths[at :: len(names)])) for at, name in enumerate(names)}
+        stats: dict[str, tuple[int, int]] = {}
+        lengths = iter(self.lengths)
+        for number in self.layout:
+            for name in self.layouts[number]:
+                count, size = stats.get(name, (0, 0))
+                stats[name] = (count + 1, size + next(lengths))
+        return stats
+
+    def _check_sums(self) -> None:
+        """That the columns are as long as they should be and the values fill the payload exactly."""
+        values = self.first_values[-1]
+        if len(self.lengths) != values:
+            raise wire.damaged(self.name, f"expected {values} lengths of values, got {len(self.lengths)}")
+        if self.crc is not None and len(self.crc) != len(self):
+            raise wire.damaged(self.name, f"expected {len(self)} checksums, got {len(self.crc)}")
+        total = sum(self.lengths)
+        if total != self.payload_size:
+            raise wire.damaged(self.name, f"its values add up to {total:,} bytes, its payload has {self.payload_size:,}")
+
+    def _mismatch(self, key: str, expected: str, got: str) -> IntegrityError:
+        return IntegrityError(
+            f"sample {key!r} of shard {self.name} is damaged: expected {expected}, got {got}",
+            shard=self.name, key=key,
+        )  # fmt: skip
+
+
+def _unpack(data: bytes, name: str) -> dict[str, Any]:
+    """The entries of an index, each of the right type. Allocates little more than an honest index of that length."""
+    lists = 0
+
+    def count_list(items: list[Any]) -> list[Any]:
+        # Only the keys and the layouts are lists. A hostile index of a million empty ones ends here.
+        nonlocal lists
+        lists += 1
+        if lists > MAX_LAYOUTS + 2:
+            raise ValueError("too many lists")
+        return items
+
+    def one_map(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
+        entries = dict(pairs)
+        if len(entries) != len(pairs) or not all(type(entry) is str for entry in entries):
+            raise ValueError("a map with repeated or odd names")
+        return entries
+
+    unpacker = wire.unpacker(
+        data, name, list_hook=count_list, object_pairs_hook=one_map, max_str_len=max(MAX_KEY_SIZE, MAX_NAME_SIZE)
+    )
+    with wire.guarded(name):
+        entries = unpacker.unpack()
+    if type(entries) is not dict or not _ENTRIES - _OPTIONAL <= entries.keys() <= _ENTRIES:
+        found = list(entries)[:10] if type(entries) is dict else type(entries).__name__
+        raise wire.damaged(name, f"its index must hold {sorted(_ENTRIES - _OPTIONAL)}, got {found!r:.200}")
+    keys, layouts = entries["keys"], entries["layouts"]
+    if type(keys) is not list or type(layouts) is not list or not all(type(names) is list for names in layouts):
+        raise wire.damaged(name, "its keys must be a list and its layouts a list of lists")
+    return entries
+
+
+def _check_texts(keys: list[str], layouts: list[tuple[str, ...]], name: str) -> None:
+    """That keys and field names are texts of an allowed size (the unpacker has seen to the longest)."""
+    if not set(map(type, keys)) <= {str} or not all(keys):
+        raise wire.damaged(name, "a key is no text or empty")
+    if len(layouts) > MAX_LAYOUTS:
+        raise wire.damaged(name, f"it has {len(layouts)} layouts, at most {MAX_LAYOUTS} are allowed")
+    seen: set[Any] = set()
+    for names in layouts:
+        if not all(type(field) is str for field in names) or len(set(names)) != len(names):
+            raise wire.damaged(name, "a layout holds a field twice, or something that is no text")
+        seen.update(names)
+    if not all(0 < len(field.encode()) <= MAX_NAME_SIZE for field in seen):
+        raise wire.damaged(name, f"a field name is empty or longer than {MAX_NAME_SIZE} bytes")
+
+
+def _codecs(codecs: Any, name: str) -> dict[str, str]:
+    if type(codecs) is not dict:
+        raise wire.damaged(name, "its codecs must be a map")
+    for codec in codecs.values():
+        if codec not in compression.CODECS:
+            raise PackFormatError(
+                f"shard {name} uses the codec {codec!r:.100}; this dload knows: {', '.join(compression.CODECS)}",
+                remedy="upgrade dload", shard=name,
+            )  # fmt: skip
+    return codecs
