@@ -1,12 +1,12 @@
 """Codecs of fields: how a value's bytes are stored in a shard.
 
-A codec is chosen for a field when a data set is committed and recorded in each shard's index. `zstd` is the only one.
-"""
+A codec is chosen for a field when a data set is committed and recorded in each shard's index. `zstd` is the
+only one. """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from dload.errors import ConfigError
@@ -21,16 +21,24 @@ _BLOCK = 1 << 17
 _contexts = threading.local()
 
 
+def check_codecs(codecs: Mapping[str, str]) -> None:
+    """Raise ConfigError for a codec (the values; the names are fields) that is unknown or whose extra is
+    missing."""
+    for codec in codecs.values():
+        encoder(codec)
+
+
 def encoder(codec: str) -> Callable[[bytes], bytes]:
-    """How to encode values by a codec. Raises ConfigError for an unknown codec or one whose extra isn't installed."""
+    """How to encode values by a codec. Raises ConfigError for one that is unknown or whose extra is
+    missing."""
     _check(codec)
     return _compress
 
 
 def decoder(codec: str) -> Callable[[bytes], bytes]:
-    """How to decode values of a codec; the decoder raises ValueError for bytes that aren't of that codec.
+    """How to decode values of a codec; what it returns raises ValueError for bytes that aren't of that codec.
 
-    Raises ConfigError for an unknown codec or one whose extra isn't installed.
+    Raises ConfigError for a codec that is unknown or whose extra is missing.
     """
     _check(codec)
     return _decompress
@@ -43,7 +51,8 @@ def _check(codec: str) -> None:
 
 
 def _zstd() -> Any:
-    """This thread's module, compressor and decompressor: zstandard's contexts can't be shared between threads."""
+    """This thread's module, compressor and decompressor: zstandard's contexts can't be shared between
+    threads."""
     if not hasattr(_contexts, "zstd"):
         try:
             import zstandard

@@ -1,7 +1,7 @@
 """Reading the index of a shard of format 1, which programs before this one wrote. It is never written.
 
-A msgpack map of `keys`, a list of str, and `samples`, a list of maps of field name to [offset, length] in the payload.
-"""
+A msgpack map of `keys`, a list of str, and `samples`, a list of maps of field name to [offset, length] in the
+payload. """
 
 from __future__ import annotations
 
@@ -66,11 +66,13 @@ class _Samples:
             raise self._damaged(f"a sample must be a map of field names, got {sample!r:.100}")
         self.layout.append(self._layouts.setdefault(tuple(sample), len(self._layouts)))
         for place in sample.values():
-            if type(place) is not list or len(place) != 2 or not all(type(number) is int for number in place):
+            if type(place) is not list or list(map(type, place)) != [int, int]:
                 raise self._damaged(f"a field must be [offset, length], got {place!r:.100}")
             start, length = place
             if start < 0 or length < 0 or start + length > self._payload_size:
-                raise self._damaged(f"a field at [{start}, {length}] is outside the payload of {self._payload_size} bytes")
+                raise self._damaged(
+                    f"a field at [{start}, {length}] is outside the payload of {self._payload_size} bytes"
+                )
             self._starts.append(start)
             self._lengths.append(length)
             self._total += length

@@ -1,7 +1,7 @@
 """The index of a shard: which samples it holds, and where their bytes are.
 
-It is columns, not rows, so that a shard of 130,000 samples opens in milliseconds and costs little memory. Format 2, a
-msgpack map with its entries in this order:
+It is columns, not rows, so that a shard of 130,000 samples opens in milliseconds and costs little memory.
+Format 2, a msgpack map with its entries in this order:
 
     keys      list of str
     layouts   list of lists of field names, by first appearance
@@ -16,7 +16,7 @@ from __future__ import annotations
 import zlib
 from array import array
 from collections.abc import Callable, Collection, Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
 from typing import Any
@@ -32,11 +32,13 @@ _OPTIONAL = {"layout", "codecs"}
 
 @dataclass(frozen=True, repr=False)
 class ShardIndex:
-    """What a shard holds. Lengths and checksums speak of stored (encoded) bytes; offsets count from the shard's start.
+    """What a shard holds. Lengths and checksums speak of stored (encoded) bytes; offsets count from the
+    shard's start.
 
-    `layout`: the number of each sample's layout, None when there is at most one. `crc` is None in format 1, which has
-    no checksums. `starts`: the offset of each value, None when they follow one another, as they always do in format 2.
-    """
+    `layout`: the number of each sample's layout, None when there is at most one. `crc` is None in format 1,
+    which has no checksums. `starts`: the offset of each value, None when they follow one another, as they
+    always do in format 2. `size`: the bytes of the index alone, without the trailer, where it was read from
+    bytes. """
 
     name: str
     payload_size: int
@@ -47,31 +49,40 @@ class ShardIndex:
     crc: array[int] | None
     codecs: dict[str, str]
     starts: array[int] | None = None
+    size: int = field(default=0, compare=False)
 
     @staticmethod
-    def from_tail(tail: bytes, *, file_size: int, name: str) -> ShardIndex:
-        """The index of a shard of `file_size` bytes, of which `tail` is the end (at least index and trailer).
+    def footer_size(tail: bytes, file_size: int, name: str) -> int:
+        """How many bytes at the end of a shard hold its index and trailer, from its last `TRAILER_SIZE` bytes
+        or more. Raises PackFormatError."""
+        return file_size - wire.read_trailer(tail, file_size, name).payload_size
 
-        Raises PackFormatError or IntegrityError.
-        """
+    @staticmethod
+    def from_footer(tail: bytes, file_size: int, name: str) -> ShardIndex:
+        """The index of a shard of `file_size` bytes, of which `tail` is the end: index and trailer at least.
+
+        Raises PackFormatError or IntegrityError; ConfigError if the extra of one of its codecs isn't
+        installed. """
         trailer = wire.read_trailer(tail, file_size, name)
-        end = len(tail) - (file_size - trailer.payload_size - trailer.index_size)
-        if end < trailer.index_size:
+        start = len(tail) - (file_size - trailer.payload_size)
+        if start < 0:
             raise PackFormatError(
-                f"the index of shard {name} has {trailer.index_size:,} bytes, more than the {end:,} given", shard=name
+                f"index and trailer of shard {name} take {file_size - trailer.payload_size:,} bytes, "
+                f"got its last {len(tail):,}",
+                shard=name,
             )
-        index = tail[end - trailer.index_size : end]
-        trailer.check(index, name)
-        return ShardIndex.parse(index, payload_size=trailer.payload_size, name=name, format=trailer.format)
+        data = bytes(tail[start : start + trailer.index_size])
+        trailer.check(data, name)
+        return ShardIndex.parse(data, payload_size=trailer.payload_size, name=name, format=trailer.format)
 
     @staticmethod
     def parse(data: bytes, *, payload_size: int, name: str, format: int = 2) -> ShardIndex:  # noqa: A002
         """The index of a shard from the bytes of its msgpack map, checked against the payload's size.
 
-        Raises PackFormatError for anything that doesn't add up; ConfigError if a codec's extra isn't installed.
-        """
+        Raises PackFormatError for anything that doesn't add up; ConfigError if a codec's extra isn't
+        installed. """
         if format == 1:
-            return ShardIndex(name, payload_size, *format1.parse(data, payload_size, name))
+            return ShardIndex(name, payload_size, *format1.parse(data, payload_size, name), size=len(data))
         entries = _unpack(data, name)
         keys, layouts = entries["keys"], [tuple(names) for names in entries["layouts"]]
         _check_texts(keys, layouts, name)
@@ -79,13 +90,15 @@ class ShardIndex:
         if "layout" in entries:
             layout = wire.column("H", entries["layout"], name, "layout")
             if len(layout) != len(keys) or max(layout, default=0) >= len(layouts):
-                raise wire.damaged(name, f"{len(layout)} layout numbers for {len(keys)} keys, {len(layouts)} layouts")
+                raise wire.damaged(
+                    name, f"{len(layout)} layout numbers for {len(keys)} keys and {len(layouts)} layouts"
+                )
         elif keys and len(layouts) != 1:
             raise wire.damaged(name, f"it has {len(layouts)} layouts and doesn't say which samples have which")
         index = ShardIndex(
             name, payload_size, keys, layouts, layout,
             wire.column("I", entries["lengths"], name, "lengths"), wire.column("I", entries["crc"], name, "crc"),
-            _codecs(entries.get("codecs", {}), name),
+            _codecs(entries.get("codecs", {}), name), size=len(data),
         )  # fmt: skip
         index._check_sums()
         return index
@@ -195,8 +208,8 @@ class ShardIndex:
     # ---- what it says of its content
 
     def checksums(self) -> list[Hashable] | None:
-        """Per sample something that equals another sample's exactly when (but for a crc32's collisions) their stored
-        fields are the same. None in format 1, which has no checksums."""
+        """Per sample something that equals another sample's exactly when (but for a crc32's collisions) their
+        stored fields are the same. None in format 1, which has no checksums."""
         if self.crc is None:
             return None
         kinds = [tuple((name, self.codecs.get(name)) for name in names) for names in self.layouts]
@@ -229,7 +242,9 @@ class ShardIndex:
             raise wire.damaged(self.name, f"expected {len(self)} checksums, got {len(self.crc)}")
         total = sum(self.lengths)
         if total != self.payload_size:
-            raise wire.damaged(self.name, f"its values add up to {total:,} bytes, its payload has {self.payload_size:,}")
+            raise wire.damaged(
+                self.name, f"its values add up to {total:,} bytes, its payload has {self.payload_size:,}"
+            )
 
     def _mismatch(self, key: str, expected: str, got: str) -> IntegrityError:
         return IntegrityError(
@@ -239,7 +254,8 @@ class ShardIndex:
 
 
 def _unpack(data: bytes, name: str) -> dict[str, Any]:
-    """The entries of an index, each of the right type. Allocates little more than an honest index of that length."""
+    """The entries of an index, each of the right type. Allocates little more than an honest index of that
+    length."""
     lists = 0
 
     def count_list(items: list[Any]) -> list[Any]:
@@ -257,7 +273,7 @@ def _unpack(data: bytes, name: str) -> dict[str, Any]:
         return entries
 
     unpacker = wire.unpacker(
-        data, name, list_hook=count_list, object_pairs_hook=one_map, max_str_len=max(MAX_KEY_SIZE, MAX_NAME_SIZE)
+        data, name, list_hook=count_list, object_pairs_hook=one_map, max_str_len=MAX_KEY_SIZE
     )
     with wire.guarded(name):
         entries = unpacker.unpack()
@@ -278,10 +294,10 @@ def _check_texts(keys: list[str], layouts: list[tuple[str, ...]], name: str) -> 
         raise wire.damaged(name, f"it has {len(layouts)} layouts, at most {MAX_LAYOUTS} are allowed")
     seen: set[Any] = set()
     for names in layouts:
-        if not all(type(field) is str for field in names) or len(set(names)) != len(names):
+        if not set(map(type, names)) <= {str} or len(set(names)) != len(names):
             raise wire.damaged(name, "a layout holds a field twice, or something that is no text")
         seen.update(names)
-    if not all(0 < len(field.encode()) <= MAX_NAME_SIZE for field in seen):
+    if not all(0 < len(text.encode()) <= MAX_NAME_SIZE for text in seen):
         raise wire.damaged(name, f"a field name is empty or longer than {MAX_NAME_SIZE} bytes")
 
 

@@ -15,8 +15,8 @@ from dload.pack import wire
 from dload.pack.layout import ShardIndex
 from dload.pack.samples import Sample
 
-# Samples are read in chunks: enough at once that the work for each chunk doesn't count, few enough to stay in the
-# processor's cache.
+# Samples are read in chunks: enough at once that the work for each chunk doesn't count, few enough to stay in
+# the processor's cache.
 _CHUNK_ROWS = 64
 _CHUNK_BYTES = 1 << 20
 # Below this mean size of a value, a chunk is cheaper copied whole and then cut up.
@@ -27,12 +27,12 @@ class ShardReader:
     """The samples of one shard, from a file or from bytes. Samples are copies: they outlive the reader.
 
     Opening reads the trailer and the index and checks the index's crc. A single sample (`read`, `reader[i]`,
-    `reader["key"]`) is checked against its crc; slices, `read_many` and `samples` aren't, for speed: the shard as a whole
-    is checked by its digest before it is read. May be used from several threads.
-    """
+    `reader["key"]`) is checked against its crc; slices, `read_many` and `samples` aren't, for speed: the
+    shard as a whole is checked by its digest before it is read. May be used from several threads. """
 
     def __init__(self, buffer: bytes | bytearray | memoryview | mmap.mmap, *, name: str = "in memory") -> None:
-        """Read a shard's bytes, or a map of its file, which stays its owner's to close. Bytes that may change are copied.
+        """Read a shard's bytes, or a map of its file, which stays its owner's to close. Bytes that may change
+        are copied.
 
         `name` is for messages. Raises PackFormatError or IntegrityError.
         """
@@ -72,7 +72,9 @@ class ShardReader:
     def __enter__(self) -> ShardReader:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     def __repr__(self) -> str:
@@ -93,7 +95,8 @@ class ShardReader:
     @overload
     def __getitem__(self, at: str) -> dict[str, bytes]: ...
     def __getitem__(self, at: int | slice | str) -> Sample | list[Sample] | dict[str, bytes]:
-        """A sample by number, a list of samples by slice, or the fields of the sample with a key (KeyError)."""
+        """A sample by number, a list of samples by slice, or the fields of the sample with a key
+        (KeyError)."""
         if isinstance(at, str):
             return self.read(self.index.row(at))[1]
         if isinstance(at, slice):
@@ -113,18 +116,21 @@ class ShardReader:
         return self.index.keys[row], self.index.decode(row, self._buffer[start : start + length], fields)
 
     def check(self, row: int) -> None:
-        """Raise IntegrityError unless the bytes of sample `row` have their crc. Format 1 has none to check."""
+        """Raise IntegrityError unless the bytes of sample `row` have their crc. Format 1 has none to
+        check."""
         self.read(row, ())
 
     def read_many(self, rows: Sequence[int], fields: Collection[str] | None = None) -> list[Sample]:
-        """Samples by number, in the order given, unchecked; with `fields`, those of them that each has. IndexError."""
+        """Samples by number, in the order given, unchecked; with `fields`, those of them that each has.
+        IndexError."""
         every = range(len(self))
         return self._cut(list(map(every.__getitem__, rows)), fields)
 
     def samples(
         self, fields: Collection[str] | None = None, start: int = 0, stop: int | None = None
     ) -> Iterator[Sample]:
-        """The samples from `start` up to `stop`, in order, unchecked; with `fields`, those of them that each has."""
+        """The samples from `start` up to `stop`, in order, unchecked; with `fields`, those of them that each
+        has."""
         return chain.from_iterable(self._chunks(range(len(self))[start:stop], fields))
 
     def _chunks(self, rows: range, fields: Collection[str] | None) -> Iterator[list[Sample]]:
@@ -148,18 +154,17 @@ class ShardReader:
             position += size
             row = end
 
-    def _deal(self, rows: range, values: Iterator[bytes]) -> list[Sample]:
+    def _deal(self, span: range, values: Iterator[bytes]) -> list[Sample]:
         """Samples made of all stored values of consecutive rows, in order."""
         index = self.index
-        keys = index.keys[rows.start : rows.stop]
+        keys = index.keys[span.start : span.stop]
         if index.layout is None:
             names = index.layouts[0]
             return self._decoded(_samples(keys, names, [values] * len(names)))
         layouts = index.layouts
-        numbers = index.layout[rows.start : rows.stop]
-        return self._decoded(
-            [(key, dict(zip(layouts[number], values, strict=False))) for key, number in zip(keys, numbers, strict=True)]
-        )
+        numbers = index.layout[span.start : span.stop]
+        rows = zip(keys, numbers, strict=True)
+        return self._decoded([(key, dict(zip(layouts[number], values, strict=False))) for key, number in rows])
 
     def _cut(self, rows: Sequence[int], fields: Collection[str] | None) -> list[Sample]:
         """Samples of any rows, value by value."""
@@ -195,8 +200,8 @@ def _choose(names: Sequence[str], fields: Collection[str] | None) -> list[tuple[
 def _samples(keys: list[str], names: Sequence[str], columns: Sequence[Iterable[bytes]]) -> list[Sample]:
     """Samples of the same fields from a column of values for each.
 
-    Dict displays are three times as fast as `dict(zip(...))`, and building dicts is most of what reading costs.
-    """
+    Dict displays are three times as fast as `dict(zip(...))`, and building dicts is most of what reading
+    costs. """
     rows = zip(keys, *columns, strict=False)
     match names:
         case [a]:

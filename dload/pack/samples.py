@@ -24,11 +24,13 @@ def sample_size(key: str, fields: Fields) -> int:
 
 
 def validate_sample(key: str, fields: Fields) -> dict[str, bytes]:
-    """The fields as `bytes`, if the sample can be stored; else SampleError, which names the key and says why."""
+    """The fields as `bytes`, if the sample can be stored; else SampleError, which names the key and says
+    why."""
     validate_key(key)
     if not isinstance(fields, Mapping):
         raise SampleError(
-            f"sample {key!r}: its fields must be a mapping of names to bytes, got {type(fields).__name__}", key=key
+            f"sample {key!r}: its fields must be a mapping of names to bytes, got {type(fields).__name__}",
+            key=key,
         )
     validate_names(key, tuple(fields))
     return {name: as_bytes(key, name, value) for name, value in fields.items()}
@@ -50,7 +52,7 @@ def validate_names(key: str, names: tuple[str, ...]) -> None:
     for name in names:
         if not isinstance(name, str):
             raise SampleError(
-                f"sample {key!r}: the name of a field must be a text (str), got {type(name).__name__}: {name!r:.100}",
+                f"sample {key!r}: a field name must be a text (str), got {type(name).__name__}: {name!r:.100}",
                 key=key,
             )
         size = _utf8_size(name, f"the field name {name!r:.200} of sample {key!r}", key)
@@ -73,7 +75,7 @@ def as_bytes(key: str, name: str, value: bytes | bytearray | memoryview) -> byte
     size = _nbytes(value)
     if size > MAX_VALUE_SIZE:
         raise SampleError(
-            f"sample {key!r}: field {name!r} has {size:,} bytes, at most {MAX_VALUE_SIZE:,} (4 GiB - 1) can be stored",
+            f"sample {key!r}: field {name!r} has {size:,} bytes, more than {MAX_VALUE_SIZE:,} (4 GiB - 1)",
             remedy="split it over several fields or samples", key=key, field=name,
         )  # fmt: skip
     return value if type(value) is bytes else bytes(value)

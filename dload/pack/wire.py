@@ -1,10 +1,10 @@
-"""The parts that shards are made of on disk: the trailer, columns of numbers, and msgpack that doesn't trust its input.
+"""The parts that shards are made of on disk: the trailer, columns of numbers, and msgpack that doesn't trust
+its input.
 
 A shard of format 2:
 
-    payload    the fields' bytes, sample after sample, no padding
-    index      msgpack map
-    trailer    u64 length of the index | u32 crc32 of the index | u32 zero | b"DLOADPK2"      (little-endian, 24 bytes)
+    payload    the fields' bytes, sample after sample, no padding index      msgpack map trailer    u64 length
+    of the index | u32 crc32 of the index | u32 zero | b"DLOADPK2"      (little-endian, 24 bytes)
 
 Format 1 has a trailer of 16 bytes: u64 length of the index | b"DLOADPK1".
 """
@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import msgpack  # type: ignore[import-untyped]
+import msgpack
 
 from dload.errors import IntegrityError, PackFormatError
 
@@ -52,7 +52,8 @@ class Trailer:
         crc = zlib.crc32(index)
         if self.crc is not None and crc != self.crc:
             raise IntegrityError(
-                f"the index of shard {name} is damaged: expected crc32 {self.crc:08x}, got {crc:08x}", shard=name
+                f"the index of shard {name} is damaged: expected crc32 {self.crc:08x}, got {crc:08x}",
+                shard=name,
             )
 
 
@@ -62,10 +63,11 @@ def write_trailer(index: bytes) -> bytes:
 
 
 def read_trailer(tail: bytes, file_size: int, name: str) -> Trailer:
-    """The trailer at the end of a shard, read from its last 24 bytes or more (all of them, in a shorter file).
+    """The trailer at the end of a shard, read from its last 24 bytes or more (all of them, in a shorter
+    file).
 
-    Raises PackFormatError for anything that is no shard of format 1 or 2, or has no room for the index it announces.
-    """
+    Raises PackFormatError for anything that is no shard of format 1 or 2, or has no room for the index it
+    announces. """
     magic = tail[-8:]
     if magic == MAGIC and len(tail) >= TRAILER_SIZE:
         size = TRAILER_SIZE
@@ -79,11 +81,11 @@ def read_trailer(tail: bytes, file_size: int, name: str) -> Trailer:
         found = Trailer(1, file_size - size - index_size, index_size, None)
     elif magic.startswith(_MAGIC_FAMILY) and magic not in (MAGIC, MAGIC_1):
         raise PackFormatError(
-            f"shard {name} is of format {magic[7:].decode('ascii', 'backslashreplace')}; this dload reads 1 and 2",
+            f"shard {name} is of format {magic[7:].decode('ascii', 'replace')}; this dload reads 1 and 2",
             remedy="upgrade dload", shard=name,
         )  # fmt: skip
     else:
-        raise damaged(name, f"expected it to end in {MAGIC!r}, got {bytes(magic)!r} ({file_size:,} bytes in all)")
+        raise damaged(name, f"expected it to end in {MAGIC!r}, got {bytes(magic)!r} ({file_size:,} bytes)")
     if found.payload_size < 0:
         raise damaged(name, f"its trailer announces an index of {index_size:,} bytes in a file of {file_size:,}")
     if index_size > MAX_INDEX_SIZE:
@@ -127,9 +129,8 @@ def pack(value: Any) -> bytes:
 def unpacker(data: bytes, name: str, **limits: Any) -> msgpack.Unpacker:
     """An unpacker over one complete msgpack value, which was walked once without building anything.
 
-    So every length in it is backed by bytes: what unpacking allocates is bounded by a multiple of `len(data)`.
-    Raises PackFormatError where the bytes aren't exactly one value.
-    """
+    So every length in it is backed by bytes: what unpacking allocates is bounded by a multiple of
+    `len(data)`. Raises PackFormatError where the bytes aren't exactly one value. """
     walker = msgpack.Unpacker(max_buffer_size=max(1, len(data)))
     walker.feed(data)
     try:

@@ -20,8 +20,8 @@ _BATCH = 1 << 18
 
 @dataclass(frozen=True, slots=True)
 class PackedShard:
-    """A shard that was written. `digest`: sha256 of its bytes, hex. Sizes in bytes; `index_size` is the index alone,
-    without the trailer. `fields`: per name how many samples have it and its raw bytes in all."""
+    """A shard that was written. `digest`: sha256 of its bytes, hex. Sizes in bytes; `index_size` is the index
+    alone, without the trailer. `fields`: per name how many samples have it and its raw bytes in all."""
 
     digest: str
     size: int
@@ -31,11 +31,11 @@ class PackedShard:
 
 
 class ShardWriter:
-    """Writes samples to a file as a shard of format 2, hashing as it goes; memory holds the index and one batch.
+    """Writes samples to a file as a shard of format 2, hashing as it goes; memory holds the index and one
+    batch.
 
-    `file` is written from where it stands and neither synced nor closed. `codecs`: field name to codec. Raises
-    ConfigError for an unknown codec or one whose extra isn't installed.
-    """
+    `file` is written from where it stands and neither synced nor closed. `codecs`: field name to codec.
+    Raises ConfigError for an unknown codec or one whose extra isn't installed. """
 
     def __init__(self, file: BinaryIO, *, codecs: Mapping[str, str] | None = None) -> None:
         self._file = file
@@ -56,8 +56,8 @@ class ShardWriter:
         return len(self._keys)
 
     def add(self, key: str, fields: Fields) -> None:
-        """Write one sample. Raises SampleError if it can't be stored (the shard stays as it was), DuplicateKeyError if
-        the shard has its key already, OSError if the file can't be written."""
+        """Write one sample. Raises SampleError if it can't be stored (the shard stays as it was),
+        DuplicateKeyError if the shard has its key already, OSError if the file can't be written."""
         validate_key(key)
         if key in self._keys:
             raise DuplicateKeyError(f"two samples of one shard have the key {key!r}", key=key)
@@ -86,25 +86,30 @@ class ShardWriter:
             self._flush()
 
     def finish(self) -> PackedShard:
-        """Write what is left, the index and the trailer; flush the file. The index is read back before it is trusted.
+        """Write what is left, the index and the trailer; flush the file. The index is read back before it is
+        trusted.
 
         Raises SampleError if the index is too large, IntegrityError if it doesn't read back, OSError.
         """
         self._flush()
+        present = {name for names in self._layouts for name in names}
         index = ShardIndex(
             "being written", self._payload_size, list(self._keys), list(self._layouts),
             self._layout if len(self._layouts) > 1 else None, self._lengths, self._crc,
-            {name: self._codecs[name] for name in sorted(self._codecs) if any(name in names for names in self._layouts)},
+            {name: self._codecs[name] for name in sorted(present & self._codecs.keys())},
         )  # fmt: skip
         data = index.encode()
         if len(data) > wire.MAX_INDEX_SIZE:
             raise SampleError(
-                f"the index of a shard of {len(index):,} samples has {len(data):,} bytes, more than the limit of "
-                f"{wire.MAX_INDEX_SIZE:,}",
+                f"the index of a shard of {len(index):,} samples has {len(data):,} bytes, "
+                f"more than the limit of {wire.MAX_INDEX_SIZE:,}",
                 remedy="choose a smaller target size for shards",
             )
         if ShardIndex.parse(data, payload_size=self._payload_size, name=index.name) != index:
-            raise IntegrityError("the index of a shard reads back differently from what was written", remedy="check the memory of this machine")
+            raise IntegrityError(
+                "the index of a shard reads back differently from what was written",
+                remedy="check the memory of this machine",
+            )
         self._write(data)
         self._write(wire.write_trailer(data))
         self._file.flush()
@@ -115,8 +120,9 @@ class ShardWriter:
         validate_names(key, names)
         if len(self._layouts) == MAX_LAYOUTS:
             raise SampleError(
-                f"sample {key!r} would give its shard more than {MAX_LAYOUTS:,} layouts", remedy="begin a new shard", key=key
-            )
+                f"sample {key!r} would give its shard more than {MAX_LAYOUTS:,} layouts",
+                remedy="begin a new shard", key=key,
+            )  # fmt: skip
         return len(self._layouts)
 
     def _encode(self, key: str, names: tuple[str, ...], values: list[bytes]) -> list[bytes]:
