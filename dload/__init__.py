@@ -1,1 +1,54 @@
 """dload: versioned data sets in one bucket, streamed into training through a local cache."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dload import codecs as codecs
+    from dload.api import Dataset as Dataset
+    from dload.api import Repository as Repository
+    from dload.config import Config as Config
+    from dload.errors import CacheFullError as CacheFullError
+    from dload.errors import ConfigError as ConfigError
+    from dload.errors import DloadError as DloadError
+    from dload.errors import InfeasiblePipelineError as InfeasiblePipelineError
+    from dload.errors import IntegrityError as IntegrityError
+    from dload.errors import NotFoundError as NotFoundError
+    from dload.errors import PackFormatError as PackFormatError
+    from dload.errors import RemoteError as RemoteError
+    from dload.manifest import Manifest as Manifest
+    from dload.manifest import ShardInfo as ShardInfo
+    from dload.sizes import format_size as format_size
+    from dload.sizes import parse_size as parse_size
+
+# Name -> the module that has it. Loaded at first use, so that `import dload` costs next to nothing.
+_HOMES = {
+    **dict.fromkeys(("Dataset", "Repository"), "dload.api"),
+    "Config": "dload.config",
+    **dict.fromkeys(
+        (
+            "CacheFullError", "ConfigError", "DloadError", "InfeasiblePipelineError", "IntegrityError", "NotFoundError",
+            "PackFormatError", "RemoteError",
+        ),
+        "dload.errors",
+    ),
+    **dict.fromkeys(("Manifest", "ShardInfo"), "dload.manifest"),
+    **dict.fromkeys(("format_size", "parse_size"), "dload.sizes"),
+}  # fmt: skip
+_MODULES = ("codecs", "config", "errors")
+
+__all__ = [*sorted(_HOMES), *_MODULES]  # noqa: PLE0604
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(importlib.import_module(_HOMES[name]), name)
+    if name in _MODULES:
+        return importlib.import_module(f"dload.{name}")
+    raise AttributeError(f"module 'dload' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,4 +1,4 @@
-"""Sizes as people write them: "60GB" <-> bytes."""
+"""Sizes and durations as people write them: "60GB" <-> bytes, "7d" -> seconds."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ def parse_size(text: str) -> int | None:
     match = _SIZE.fullmatch(text)
     unit = _UNITS.get(match[2].lower()) if match else None
     if match is None or unit is None:
-        raise ConfigError(f"invalid size {text!r}", remedy='write a number and a unit, as "60GB", "1.5TiB", or "unlimited"')
+        raise ConfigError(
+            f"invalid size {text!r}", remedy='write a number and a unit, as "60GB", "1.5TiB", or "unlimited"'
+        )
     number = match[1]
     return int(number) * unit if number.isdigit() else round(float(number) * unit)
 
@@ -43,3 +45,17 @@ def format_size(n: int | None) -> str:
         if abs(value) < 1024:
             return f"{value:.1f} {unit}"
     return f"{value / 1024:.1f} TiB"
+
+
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+_DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([smhdw]?)\s*", re.IGNORECASE)
+
+
+def parse_duration(text: str) -> float:
+    """Seconds of "90s", "15m", "12h", "7d", "2w"; a bare number is seconds. Raises ConfigError for anything else."""
+    match = _DURATION.fullmatch(text)
+    if match is None:
+        raise ConfigError(
+            f"invalid duration {text!r}", remedy='write a number and a unit, as "90s", "15m", "12h", "7d" or "2w"'
+        )
+    return float(match[1]) * _SECONDS[match[2].lower() or "s"]

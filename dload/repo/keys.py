@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
-
 from dload.errors import ConfigError
+from dload.manifest import NAME_RULE, is_name
 
 DATASETS = "datasets/"
 SHARDS = "shards/"
@@ -12,23 +11,12 @@ LEASES = "leases/"
 GC_LOCK = "gc/lock"
 GC_PLAN = "gc/plan"
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-_VERSION = re.compile(r"[0-9a-f]{64}")
-
 
 def check_name(name: str, what: str = "data set") -> str:
     """The name itself, if a data set or tag can be called that. Raises ConfigError with the rule."""
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise ConfigError(
-            f"invalid {what} name {name!r}",
-            remedy="1 to 100 letters, digits, '.', '_' or '-', the first a letter or digit",
-        )
+    if not isinstance(name, str) or not is_name(name):
+        raise ConfigError(f"invalid {what} name {name!r:.120}", remedy=f"choose one of {NAME_RULE}")
     return name
-
-
-def is_version(text: str) -> bool:
-    """Whether the text is a whole version id (64 hex digits)."""
-    return _VERSION.fullmatch(text) is not None
 
 
 def shard_key(digest: str) -> str:

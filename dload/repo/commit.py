@@ -1,0 +1,393 @@
+"""Commit and append: from samples to a version that everyone sees, or to nothing.
+
+The steps, in the order that keeps every ref pointing at something whole:
+read the ref, write a lease (the permission check) · send the missing shards · look that everything is there and the
+lease young · write the manifest · compare-and-swap the ref · write the log · look once more.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from dload.errors import ConfigError, ConflictError, DuplicateKeyError, IntegrityError, PreconditionFailedError
+from dload.files.atomic import disk_full
+from dload.manifest import FieldStats, Manifest, Packing, ShardInfo, ShardList, new_manifest
+from dload.pack import check_codecs, validate_key
+from dload.repo import keys
+from dload.repo.footers import read_footer, read_index, read_indexes
+from dload.repo.history import History
+from dload.repo.leases import Lease
+from dload.repo.packing import Item, PackMemo, ShardDone, ShardSender
+from dload.repo.parallel import ordered
+from dload.repo.refs import Record, Ref, move_latest, new_record, read_latest, require_conditions
+from dload.repo.uniqueness import KeyCheck
+from dload.store.base import Store
+
+_JOBS = 16
+
+
+@dataclass(frozen=True)
+class CommitOptions:
+    """How to commit. None means: as the parent version has it (packing; for append also meta and recipe)."""
+
+    meta: Mapping[str, Any] | None = None
+    recipe: str | None = None
+    message: str | None = None
+    target: int | None = None
+    boundaries: str | None = None
+    codecs: Mapping[str, str] | None = None
+    workers: int = 1
+    expect: str | None = None  # the version, or its first digits, that latest must be
+    check_parent: bool = True  # append: whether the new keys must not be the parent's
+    unsafe_single_writer: bool = False
+    memo: PackMemo | None = None
+    keep: Callable[[str, Path], object] | None = None
+    report: Callable[[ShardDone], object] | None = None
+    tell: Callable[[str], object] | None = None  # a line for the user, where something happened he should know of
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a commit did. `record` is None where the latest version was the same already: nothing was written."""
+
+    manifest: Manifest
+    record: Record | None
+    shards_sent: int
+    bytes_sent: int
+
+
+@dataclass
+class _Draft:
+    """What was packed: the new shards and the totals of their fields."""
+
+    shards: list[ShardInfo] = field(default_factory=list)
+    fields: dict[str, FieldStats] = field(default_factory=dict)
+    shards_sent: int = 0
+    bytes_sent: int = 0
+
+    def add(self, done: ShardDone) -> None:
+        shard = done.shard
+        self.shards.append(ShardInfo(shard.digest, shard.size, shard.num_samples, shard.index_size))
+        self.fields = merge_fields(self.fields, {name: FieldStats(*stats) for name, stats in shard.fields.items()})
+        if done.sent:
+            self.shards_sent += 1
+            self.bytes_sent += shard.size
+
+
+def commit(history: History, name: str, samples: Iterable[Item], options: CommitOptions) -> Outcome:
+    """Make the samples the latest version of a data set: the whole of it.
+
+    Raises SampleError, DuplicateKeyError; ConflictError where `expect` isn't what is latest; whatever the iterable
+    raises; and the store's errors. Nothing is visible unless it returns.
+    """
+    return _Writing(history, name, options).commit(samples)
+
+
+def append(history: History, name: str, samples: Iterable[Item], options: CommitOptions) -> Outcome:
+    """Make the latest version's shards and new ones of these samples the latest version. Raises as `commit` does."""
+    return _Writing(history, name, options).append(samples)
+
+
+class _Writing:
+    """One commit or append under way."""
+
+    def __init__(self, history: History, name: str, options: CommitOptions) -> None:
+        if options.workers < 1:
+            raise ConfigError(f"workers must be at least 1, got {options.workers}")
+        self.history = history
+        self.store = history.store
+        self.name = keys.check_name(name)
+        self.options = options
+        self.base = read_latest(self.store, name)
+        self.parent = self._manifest_of(self.base)
+        self.packing = self._packing()
+        self._expected(self.base)
+
+    def _manifest_of(self, base: Ref | None) -> Manifest | None:
+        if base is None or base.removed:
+            return None
+        return self.history.stored_or_cached(self.name, base.version)
+
+    def _packing(self) -> Packing:
+        asked, inherited = self.options, self.parent.packing if self.parent else Packing()
+        packing = Packing(
+            target=inherited.target if asked.target is None else asked.target,
+            boundaries=inherited.boundaries if asked.boundaries is None else asked.boundaries,
+            codecs=inherited.codecs if asked.codecs is None else dict(asked.codecs),
+        )
+        check_codecs(packing.codecs)
+        return packing
+
+    def _expected(self, base: Ref | None) -> None:
+        expect = self.options.expect
+        if expect is None or (base is not None and not base.removed and base.version.startswith(expect)):
+            return
+        now = base.version[:12] if base is not None and not base.removed else "nothing"
+        raise ConflictError(
+            f"latest of {self.name} is {now}, expected {expect[:12]}", remedy=f"look at it with: dload log {self.name}"
+        )
+
+    # ---- the two operations
+    def commit(self, samples: Iterable[Item]) -> Outcome:
+        with Lease(self.store, self.name, self.parent.version if self.parent else None) as lease, KeyCheck() as check:
+            draft = self._pack(samples, lease, check, 0)
+            _refuse_duplicates(self.store, ShardList.of(draft.shards), check)
+            meta, recipe = self.options.meta or {}, self.options.recipe
+            manifest, data = new_manifest(
+                self.name, ShardList.of(draft.shards), draft.fields, self.packing, meta, recipe
+            )
+            return self._publish(lease, draft, lambda _parent: (manifest, data), "commit")
+
+    def append(self, samples: Iterable[Item]) -> Outcome:
+        if self.parent is None:
+            self.history.latest(self.name)
+        old = self.parent.shards if self.parent else ShardList.of([])
+        with Lease(self.store, self.name, self.parent.version if self.parent else None) as lease:
+            with KeyCheck() as check:
+                first = self._parent_keys(check, old) if self.options.check_parent else 0
+                draft = self._pack(samples, lease, check, first)
+                new = ShardList.of(draft.shards)
+                _refuse_duplicates(self.store, old + new if self.options.check_parent else new, check)
+
+            def extended(parent: Manifest | None) -> tuple[Manifest, bytes]:
+                if parent is None:
+                    raise ConflictError(
+                        f"data set {self.name!r} was removed meanwhile", remedy=f"undo with: dload undo {self.name}"
+                    )
+                if self.parent and parent.version != self.parent.version and self.options.check_parent:
+                    self._check_all(parent.shards + new)
+                return self._extension(parent, draft, new)
+
+            return self._publish(lease, draft, extended, "append")
+
+    def _parent_keys(self, check: KeyCheck, shards: ShardList) -> int:
+        ordinal = 0
+        for index in read_indexes(self.store, shards):
+            for key in index.keys:
+                check.add(key, ordinal)
+                ordinal += 1
+        return ordinal
+
+    def _check_all(self, shards: ShardList) -> None:
+        """The parent is another one than when the samples were packed: compare with its keys, too."""
+        with KeyCheck() as check:
+            self._parent_keys(check, shards)
+            _refuse_duplicates(self.store, shards, check)
+
+    def _extension(self, parent: Manifest, draft: _Draft, new: ShardList) -> tuple[Manifest, bytes]:
+        shards, fields = parent.shards, dict(parent.fields)
+        if parent.format == 1:  # has neither the sizes of the indexes nor the totals of the fields
+            shards, fields = described(self.store, shards)
+        meta = parent.meta if self.options.meta is None else self.options.meta
+        recipe = parent.recipe if self.options.recipe is None else self.options.recipe
+        return new_manifest(self.name, shards + new, merge_fields(fields, draft.fields), self.packing, meta, recipe)
+
+    def _pack(self, samples: Iterable[Item], lease: Lease, check: KeyCheck, first: int) -> _Draft:
+        require_conditions(self.store, self.options.unsafe_single_writer)
+        draft = _Draft()
+        with staging(self.store) as folder:
+            sender = ShardSender(
+                self.store,
+                lease,
+                folder,
+                self.packing,
+                covered=self._covered(),
+                memo=self.options.memo,
+                keep=self.options.keep,
+                tell=self.options.tell,
+            )
+            for done in sender.send(_checked(samples, check, first), self.options.workers):
+                draft.add(done)
+                if self.options.report is not None:
+                    self.options.report(done)
+        return draft
+
+    def _covered(self) -> frozenset[str]:
+        """The shards that the lease protects as the parent's."""
+        return frozenset(self.parent.shards.digests) if self.parent else frozenset()
+
+    # ---- from shards to a version
+    def _publish(
+        self, lease: Lease, draft: _Draft, make: Callable[[Manifest | None], tuple[Manifest, bytes]], op: str
+    ) -> Outcome:
+        while True:
+            manifest, data = make(self.parent)
+            if self.parent is not None and self.parent.version == manifest.version:
+                record = self.history.record_of(self.name, manifest.version)
+                return Outcome(manifest.with_created(record.time), None, draft.shards_sent, draft.bytes_sent)
+            record = new_record(
+                manifest,
+                seq=self.base.seq + 1 if self.base else 1,
+                parent=self.parent.version if self.parent else None,
+                op=op,
+                message=self.options.message,
+            )
+            self._check_present(draft.shards)  # all but the parent's, which the lease and the parent itself protect
+            self._write_manifest(lease, manifest, data)
+            self.history.preserve(self.name, self.base)
+            lease.check()
+            try:
+                move_latest(self.store, self.name, self.base, record, unsafe=self.options.unsafe_single_writer)
+            except ConflictError:
+                if self.options.expect is not None:
+                    raise
+                self._take_new_base(op)
+                continue
+            self._look_again(lease, manifest, data, record)
+            if self.parent is not None and self.parent.format == 1:
+                self._tell(
+                    f"{self.name} is in format 2 from now on: programs older than dload 0.4 can't read this version"
+                )
+            return Outcome(manifest.with_created(record.time), record, draft.shards_sent, draft.bytes_sent)
+
+    def _take_new_base(self, op: str) -> None:
+        self.base = read_latest(self.store, self.name)
+        self.parent = self._manifest_of(self.base)
+        now = self.base.record if self.base else None
+        who = f" by {now.author} at {now.time}" if now else ""
+        if op == "append":
+            self._tell(f"latest of {self.name} moved while you appended{who}; your samples go behind theirs")
+        else:
+            theirs = self.base.version[:12] if self.base else ""
+            self._tell(
+                f"latest of {self.name} moved while you committed{who}; yours replaces it: "
+                f"dload diff {self.name} {theirs} latest"
+            )
+
+    def _tell(self, line: str) -> None:
+        if self.options.tell is not None:
+            self.options.tell(line)
+
+    def _write_manifest(self, lease: Lease, manifest: Manifest, data: bytes) -> None:
+        lease.cover([manifest.version], waiting=self.options.tell)
+        tombstone = keys.removed_key(self.name, manifest.version)
+        if self.store.head(tombstone) is not None:
+            self.store.delete(tombstone)
+        put_once(self.store, keys.manifest_key(self.name, manifest.version), data)
+        if self.history.cache is not None:
+            self.history.cache.write_manifest(manifest.version, data)
+
+    def _check_present(self, shards: Iterable[ShardInfo]) -> None:
+        covered = self._covered()
+        missing = missing_shards(self.store, (shard for shard in shards if shard.digest not in covered))
+        if missing:
+            raise IntegrityError(
+                f"{len(missing)} shards of this commit are not in {self.store.url} (any more), "
+                f"the first is {missing[0].digest}",
+                remedy="commit again: only what is missing is sent",
+            )
+
+    def _look_again(self, lease: Lease, manifest: Manifest, data: bytes, record: Record) -> None:
+        """The ref has moved. If that was later than the lease's end, a gc may have been at the shards: then move it
+        back."""
+        if self.store.head(keys.manifest_key(self.name, manifest.version)) is None:
+            put_once(self.store, keys.manifest_key(self.name, manifest.version), data)
+        landed = self.store.head(keys.latest_key(self.name))
+        if landed is None or landed.modified <= lease.end():
+            return
+        if not missing_shards(self.store, manifest.shards):
+            return
+        now = read_latest(self.store, self.name)
+        if now is not None and now.record == record:
+            move_latest(self.store, self.name, now, self._undoing(record), unsafe=self.options.unsafe_single_writer)
+        raise ConflictError(
+            f"the commit of {self.name} took longer than its lease, and a gc deleted shards of it meanwhile; "
+            f"latest was moved back",
+            remedy="commit again: only what is missing is sent",
+        )
+
+    def _undoing(self, record: Record) -> Record:
+        message = f"undoes number {record.seq}, whose shards were collected before it landed"
+        if self.parent is None:
+            return replace(record, seq=record.seq + 1, write_id=record.write_id[::-1], op="remove", message=message)
+        return new_record(self.parent, seq=record.seq + 1, parent=record.version, op="revert", message=message)
+
+
+def _checked(samples: Iterable[Item], check: KeyCheck, first: int) -> Iterator[Item]:
+    """The samples, their keys noted on the way."""
+    for ordinal, item in enumerate(samples, first):
+        key = item[0] if isinstance(item, tuple) and item else getattr(item, "key", None)
+        if isinstance(key, str):  # whatever isn't a sample is refused where samples are cut
+            validate_key(key)
+            check.add(key, ordinal)
+        yield item
+
+
+def _refuse_duplicates(store: Store, shards: ShardList, check: KeyCheck) -> None:
+    for a, b in check.finish():
+        first, second = key_at(store, shards, a), key_at(store, shards, b)
+        if first == second:
+            raise DuplicateKeyError(
+                f"samples {a} and {b} have the same key {first!r}; nothing was published",
+                remedy="give each sample a key of its own",
+                key=first,
+            )
+
+
+def key_at(store: Store, shards: ShardList, ordinal: int) -> str:
+    """The key of one sample, read from its shard's index."""
+    number, row = shards.locate(ordinal)
+    return read_index(store, shards[number]).keys[row]
+
+
+def described(store: Store, shards: ShardList) -> tuple[ShardList, dict[str, FieldStats]]:
+    """Shards of format 1 with what format 2 says of them besides: sizes of indexes, totals of fields. Reads all
+    indexes."""
+    rows: list[ShardInfo] = []
+    fields: dict[str, FieldStats] = {}
+    for shard, (index, index_size) in zip(shards, ordered(lambda s: read_footer(store, s), shards, _JOBS), strict=True):
+        rows.append(replace(shard, index_size=index_size))
+        fields = merge_fields(fields, {name: FieldStats(*stats) for name, stats in index.field_stats().items()})
+    return ShardList.of(rows), fields
+
+
+def merge_fields(a: Mapping[str, FieldStats], b: Mapping[str, FieldStats]) -> dict[str, FieldStats]:
+    """The totals of two sets of samples together."""
+    merged = dict(a)
+    for name, stats in b.items():
+        had = merged.get(name, FieldStats(0, 0))
+        merged[name] = FieldStats(had.count + stats.count, had.bytes + stats.bytes)
+    return merged
+
+
+def missing_shards(store: Store, shards: Iterable[ShardInfo]) -> list[ShardInfo]:
+    """Those that the store lacks, or has in another size. One request each, side by side."""
+
+    def lacks(shard: ShardInfo) -> ShardInfo | None:
+        info = store.head(keys.shard_key(shard.digest))
+        return None if info is not None and info.size == shard.size else shard
+
+    return [shard for shard in ordered(lacks, shards, _JOBS) if shard is not None]
+
+
+def put_once(store: Store, key: str, data: bytes) -> None:
+    """Write an object whose name says what is in it; one that is there already is as good."""
+    if not store.conditional():
+        store.put(key, data)
+        return
+    try:
+        store.put_if(key, data, etag=None)
+    except PreconditionFailedError:
+        return
+
+
+@contextmanager
+def staging(store: Store) -> Iterator[Path]:
+    """A folder for shards on their way: on the store's own disk where it has one, else a temporary one."""
+    own = store.staging
+    if own is not None:
+        with disk_full(own):
+            own.mkdir(parents=True, exist_ok=True)
+        yield own
+        return
+    folder = Path(tempfile.mkdtemp(prefix="dload-"))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

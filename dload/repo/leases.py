@@ -1,0 +1,166 @@
+"""Leases: what a writer relies on is written down before he relies on it, so that gc leaves it alone.
+
+A lease holds no time of day. Its age is the store's clock minus its Last-Modified; renewing it is writing it again.
+Writing it is also the permission check, before anything is read or hashed.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterable
+from types import TracebackType
+
+from dload.errors import ConflictError, DloadError, LockTimeoutError, NotFoundError, PackFormatError
+from dload.repo import keys
+from dload.repo.refs import author
+from dload.store.base import Store
+
+TTL = 3600.0  # seconds that a lease holds without being renewed
+SLACK = 900.0  # what a lease or plan counts beyond its ttl, for whoever would delete by it
+BATCH = 1000  # ids in one object below a lease
+
+
+class Lease:
+    """One writer's lease, renewed by a thread of its own until it is left. A context manager.
+
+    It covers every shard of `parent` (a version of `name`), and the ids (digests of shards, versions) given to `cover`.
+    """
+
+    def __init__(self, store: Store, name: str, parent: str | None, *, ttl: float = TTL) -> None:
+        """Write the lease: one PUT. Raises AccessError where the credentials don't allow writing."""
+        self.store = store
+        self.ttl = ttl
+        self.id = secrets.token_hex(16)
+        self._text = json.dumps({"dataset": name, "parent": parent, "ttl": ttl, "author": author()}).encode()
+        self._lock = threading.Lock()
+        self._ids: list[str] = []  # of the batch under way
+        self._written = 0  # how many of them the store holds
+        self._batches = 0  # batches that are full
+        self._done = threading.Event()
+        self.store.put(keys.lease_key(self.id), self._text)
+        self._renewer = threading.Thread(target=self._renew, name="dload-lease", daemon=True)
+        self._renewer.start()
+
+    def __enter__(self) -> Lease:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        # Someone who presses Ctrl-C is not made to wait for a store that doesn't answer: the lease runs out by itself.
+        self.drop(patience=None if kind is None or issubclass(kind, Exception) else 1.0)
+
+    def _renew(self) -> None:
+        while not self._done.wait(self.ttl / 4):
+            try:
+                # Never bring back a lease that is gone: what it covered may be gone, too. `remaining` finds out.
+                if self.remaining() > 0:
+                    self.store.put(keys.lease_key(self.id), self._text)
+            except DloadError:
+                continue  # the next round tries again; publishing checks the lease's age by itself
+
+    def remaining(self) -> float:
+        """Seconds until it runs out, by the store's clock; 0 where it has, or is gone. Two requests."""
+        info = self.store.head(keys.lease_key(self.id))
+        return max(0.0, info.modified + self.ttl - self.store.clock()) if info else 0.0
+
+    def end(self) -> float:
+        """The moment of the store's clock at which it runs out. Raises ConflictError where it is gone."""
+        info = self.store.head(keys.lease_key(self.id))
+        if info is None:
+            raise _lost()
+        return info.modified + self.ttl
+
+    def check(self) -> None:
+        """Raises ConflictError where the lease has run out or is gone: what it covered may have been deleted."""
+        if self.remaining() <= 0:
+            raise _lost()
+
+    def note(self, ids: Iterable[str]) -> None:
+        """Cover what this writer has just uploaded; written with the next full batch or the next `cover`."""
+        with self._lock:
+            self._ids.extend(ids)
+            while len(self._ids) >= BATCH:
+                self._write_batch()
+
+    def cover(self, ids: Iterable[str], *, waiting: Callable[[str], object] | None = None) -> None:
+        """Before relying on objects that are there already: name them, then let no gc be about to delete them.
+
+        After this, and only then, look whether they are there. Waits while a gc's plan names one of them; `waiting` is
+        told so once. Raises LockTimeoutError after two hours of that.
+        """
+        wanted = set(ids)
+        with self._lock:
+            self._ids.extend(wanted)
+            while self._ids and self._written < len(self._ids):
+                self._write_batch()
+        deadline = time.monotonic() + 2 * (TTL + SLACK)
+        told = False
+        while wanted & planned(self.store):
+            if time.monotonic() > deadline:
+                raise LockTimeoutError(
+                    "a gc of this store has held objects of this commit for hours",
+                    remedy="look at it with: dload doctor",
+                )
+            if waiting is not None and not told:
+                waiting("waiting for a gc of this store to end")
+                told = True
+            time.sleep(1.0)
+
+    def _write_batch(self) -> None:
+        batch = self._ids[:BATCH]
+        self.store.put(keys.lease_batch_key(self.id, self._batches), json.dumps(batch).encode())
+        self._written = len(batch)
+        if len(batch) == BATCH:
+            self._batches += 1
+            self._written = 0
+            del self._ids[:BATCH]
+
+    def drop(self, patience: float | None = None) -> None:
+        """End the lease, waiting at most `patience` seconds. Failing to delete it does no harm: it runs out by
+        itself."""
+        self._done.set()
+        ending = threading.Thread(target=self._delete, name="dload-lease-end", daemon=True)
+        ending.start()
+        ending.join(patience)
+
+    def _delete(self) -> None:
+        self._renewer.join()  # else it might write the lease once more behind its deletion
+        batches = self._batches + (1 if self._ids and self._written else 0)
+        try:
+            self.store.delete(keys.lease_key(self.id))
+            if batches:
+                self.store.delete_many([keys.lease_batch_key(self.id, number) for number in range(batches)])
+        except DloadError:
+            pass
+
+
+def _lost() -> ConflictError:
+    return ConflictError(
+        "this commit's lease ran out or was removed, so a gc may have deleted what it relied on",
+        remedy="commit again: only what is missing is sent",
+    )
+
+
+def planned(store: Store) -> set[str]:
+    """The ids that an active gc is about to delete. At most two requests.
+
+    A plan counts until its lock's ttl and some slack have passed without a renewal.
+    """
+    try:
+        body = store.get(keys.GC_PLAN)
+    except NotFoundError:
+        return set()
+    try:
+        plan = json.loads(body.data)
+        ttl, ids = float(plan["ttl"]), set(plan["ids"])
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise PackFormatError(
+            f"{keys.GC_PLAN} in {store.url} is not a gc's plan: {error!r}", remedy="look at it with: dload doctor"
+        ) from error
+    lock = store.head(keys.GC_LOCK)
+    last = max(body.modified, lock.modified if lock else 0.0)
+    return ids if store.clock() <= last + ttl + SLACK else set()

@@ -1,0 +1,194 @@
+"""From a stream of samples to shards in the store: cut, pack, send, side by side, with a result that doesn't depend
+on how many work on it."""
+
+from __future__ import annotations
+
+import secrets
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+from typing import Protocol
+
+from dload.errors import SampleError
+from dload.files.atomic import disk_full
+from dload.manifest import Packing
+from dload.pack import Cutter, PackedShard, ShardWriter, sample_size, validate_key
+from dload.repo import keys
+from dload.repo.leases import Lease
+from dload.store.base import Store
+
+
+@dataclass(frozen=True, slots=True)
+class LazySample:
+    """A sample whose sizes are known before its bytes are read.
+
+    `load` gives the fields, as many bytes each as `sizes` says, and may be called from any thread. Equal `stamp`s
+    promise equal keys and bytes, so that a shard packed before need not be read again; None: always read.
+    """
+
+    key: str
+    sizes: Mapping[str, int]
+    load: Callable[[], Mapping[str, bytes]]
+    stamp: bytes | None = None
+
+
+Item = tuple[str, Mapping[str, bytes]] | LazySample
+
+
+class PackMemo(Protocol):
+    """What shards came out of which samples before: stamp of the samples -> the shard."""
+
+    def get(self, stamp: bytes) -> PackedShard | None: ...
+
+    def put(self, stamp: bytes, shard: PackedShard) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ShardDone:
+    """One shard is in the store; `sent`: it was uploaded for it, else it was there."""
+
+    number: int
+    shard: PackedShard
+    sent: bool
+
+
+class ShardSender:
+    """Packs groups of samples in a staging folder and sends what the store lacks.
+
+    `covered`: digests that the lease protects as its parent's, so they need no look. `keep` is called with a shard's
+    digest and its file, once it is in the store, before the file goes (to put it into the local cache).
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        lease: Lease,
+        staging: Path,
+        packing: Packing,
+        *,
+        covered: frozenset[str] = frozenset(),
+        memo: PackMemo | None = None,
+        keep: Callable[[str, Path], object] | None = None,
+        tell: Callable[[str], object] | None = None,
+    ) -> None:
+        self.store = store
+        self.lease = lease
+        self.staging = staging
+        self.packing = packing
+        self.covered = covered
+        self.memo = memo
+        self.keep = keep
+        self.tell = tell
+
+    def send(self, items: Iterable[Item], workers: int) -> Iterator[ShardDone]:
+        """The shards of the items, in order. An error of the iterable, of packing or of the store comes out as it
+        is."""
+        packers = ThreadPoolExecutor(workers, thread_name_prefix="dload-pack")
+        senders = ThreadPoolExecutor(workers, thread_name_prefix="dload-send")
+        ahead: deque[Future[Future[ShardDone]]] = deque()
+        interrupted = False
+        try:
+            for number, group in enumerate(groups(items, self.packing)):
+                ahead.append(packers.submit(self._pack_then_send, number, group, senders))
+                # The group being collected and those being packed are in memory: one more than there are workers.
+                if len(ahead) > workers:
+                    yield ahead.popleft().result().result()
+            while ahead:
+                yield ahead.popleft().result().result()
+        except BaseException as error:
+            interrupted = not isinstance(error, Exception)
+            raise
+        finally:
+            packers.shutdown(wait=not interrupted, cancel_futures=True)
+            senders.shutdown(wait=not interrupted, cancel_futures=True)
+
+    def _pack_then_send(self, number: int, group: list[Item], senders: ThreadPoolExecutor) -> Future[ShardDone]:
+        stamp = group_stamp(group, self.packing) if self.memo is not None else None
+        if self.memo is not None and stamp is not None:
+            known = self.memo.get(stamp)
+            if known is not None and self._is_there(known):
+                self.memo.put(stamp, known)
+                return senders.submit(ShardDone, number, known, False)
+        shard, path = self._pack(group)
+        if self.memo is not None and stamp is not None:
+            self.memo.put(stamp, shard)
+        return senders.submit(self._send, number, shard, path)
+
+    def _pack(self, group: list[Item]) -> tuple[PackedShard, Path]:
+        path = self.staging / f"shard-{secrets.token_hex(8)}"
+        try:
+            with disk_full(self.staging, self.packing.target), path.open("xb", buffering=0) as file:
+                writer = ShardWriter(file, codecs=self.packing.codecs)
+                for item in group:
+                    if isinstance(item, LazySample):
+                        writer.add(item.key, item.load())
+                    else:
+                        writer.add(*item)
+                return writer.finish(), path
+        except BaseException:
+            path.unlink(missing_ok=True)
+            raise
+
+    def _send(self, number: int, shard: PackedShard, path: Path) -> ShardDone:
+        try:
+            if self._is_there(shard):
+                return ShardDone(number, shard, sent=False)
+            self.store.put_file(keys.shard_key(shard.digest), path, move=self.keep is None)
+            self.lease.note([shard.digest])
+            if self.keep is not None:
+                self.keep(shard.digest, path)
+            return ShardDone(number, shard, sent=True)
+        finally:
+            path.unlink(missing_ok=True)
+
+    def _is_there(self, shard: PackedShard) -> bool:
+        """Whether the store has the shard, whole, and will keep it while the lease lasts."""
+        if shard.digest in self.covered:
+            return True
+        key = keys.shard_key(shard.digest)
+        if self.store.head(key) is None:
+            return False
+        self.lease.cover([shard.digest], waiting=self.tell)
+        info = self.store.head(key)
+        return info is not None and info.size == shard.size
+
+
+def groups(items: Iterable[Item], packing: Packing) -> Iterator[list[Item]]:
+    """The items of each shard. Raises SampleError, naming the item, for what isn't a sample."""
+    cutter = Cutter(packing.target, packing.boundaries)
+    group: list[Item] = []
+    for ordinal, item in enumerate(items):
+        if isinstance(item, LazySample):
+            key, names = item.key, tuple(item.sizes)
+            validate_key(key)
+            size = sample_size(key, {}) + sum(item.sizes.values())
+        else:
+            key, fields = _as_sample(item, ordinal)
+            names, size = tuple(fields), sample_size(key, fields)
+        if cutter.begins(key, size, names):
+            yield group
+            group = []
+        group.append(item)
+    if group:
+        yield group
+
+
+def _as_sample(item: object, ordinal: int) -> tuple[str, Mapping[str, bytes]]:
+    if not isinstance(item, tuple) or len(item) != 2 or not isinstance(item[1], Mapping):
+        raise SampleError(f"sample {ordinal} is not a sample: expected (key, {{field: bytes}}), got {item!r:.200}")
+    validate_key(item[0])
+    return item[0], item[1]
+
+
+def group_stamp(group: list[Item], packing: Packing) -> bytes | None:
+    """What a shard's bytes depend on, where all its samples have stamps."""
+    state = blake2b(repr(("DLOADPK2", sorted(packing.codecs.items()))).encode(), digest_size=32)
+    for item in group:
+        if not isinstance(item, LazySample) or item.stamp is None:
+            return None
+        for part in (item.key.encode(), item.stamp):
+            state.update(len(part).to_bytes(4, "little") + part)
+    return state.digest()

@@ -1,0 +1,155 @@
+"""Taking versions out of sight and bringing them back. Nothing here deletes a manifest or a shard: only gc does."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass, replace
+
+from dload.errors import ConfigError, ConflictError, IntegrityError, NotFoundError
+from dload.manifest import Manifest
+from dload.repo import keys
+from dload.repo.commit import missing_shards
+from dload.repo.history import History, tombstone_bytes
+from dload.repo.leases import Lease
+from dload.repo.refs import Record, Ref, author, move_latest, new_record, read_latest, utc_now
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """What becomes of one version under a rule, and why."""
+
+    version: str
+    kept: bool
+    reason: str
+
+
+def revert(history: History, name: str, version: str, message: str | None = None) -> Record:
+    """Make an old version (its full id) the latest again, as a new record. Raises ConflictError where latest moved."""
+    ref = history.latest(name)
+    manifest = history.manifest(name, version)
+    history.check_living(name, version)
+    if ref.version == version:
+        raise ConfigError(f"{version[:12]} is the latest version of {name} already", remedy=f"see: dload log {name}")
+    return _move(history, name, ref, manifest, "revert", message)
+
+
+def _move(history: History, name: str, ref: Ref, manifest: Manifest, op: str, message: str | None) -> Record:
+    record = new_record(manifest, seq=ref.seq + 1, parent=None if ref.removed else ref.version, op=op, message=message)
+    history.preserve(name, ref)
+    move_latest(history.store, name, ref, record)
+    return record
+
+
+# ---- remove
+def remove_version(history: History, name: str, version: str) -> None:
+    """Hide one version (its full id). Where it is the latest, latest moves to the newest living one before.
+
+    Raises ConflictError, naming the tags, where it is tagged; NotFoundError, RemovedError.
+    """
+    ref = history.latest(name)
+    history.check_living(name, version)
+    history.stored_manifest(name, version)
+    tags = [tag for tag, tagged in history.tags(name).items() if tagged == version]
+    if tags:
+        raise ConflictError(
+            f"version {version[:12]} of {name} is tagged {', '.join(tags)}",
+            remedy=f"first: dload untag {name} {tags[0]}",
+        )
+    if ref.version == version:
+        others = [manifest for manifest in history.versions(name) if manifest.version != version]
+        if not others:
+            raise ConflictError(
+                f"{version[:12]} is the only version of {name}", remedy=f"to remove the data set: dload rm {name}"
+            )
+        _move(history, name, ref, others[0], "revert", f"version {version[:12]} was removed")
+    history.store.put(keys.removed_key(name, version), tombstone_bytes(author()))
+
+
+def remove_dataset(history: History, name: str) -> Record:
+    """Hide a whole data set. Raises ConflictError, naming them, while it has tags; NotFoundError, RemovedError."""
+    ref = history.latest(name)
+    tags = history.tags(name)
+    if tags:
+        raise ConflictError(
+            f"data set {name!r} has tags: {', '.join(tags)}", remedy=f"first: dload untag {name} {next(iter(tags))}"
+        )
+    return _remark(history, name, ref, "remove")
+
+
+def _remark(history: History, name: str, ref: Ref, op: str) -> Record:
+    """A new record of the same version: the data set is removed, or is back."""
+    old = ref.record or history.record_of(name, ref.version)
+    record = replace(
+        old,
+        seq=ref.seq + 1,
+        parent=ref.version,
+        write_id=secrets.token_hex(16),
+        time=utc_now(),
+        author=author(),
+        message=None,
+        op=op,
+    )
+    history.preserve(name, ref)
+    move_latest(history.store, name, ref, record)
+    return record
+
+
+# ---- undo
+def restore_version(history: History, name: str, version: str) -> None:
+    """Take back the removal of one version (its full id). Raises NotFoundError where it isn't removed or is
+    collected."""
+    if history.tombstone(name, version) is None:
+        raise NotFoundError(f"version {version[:12]} of {name} is not removed", remedy=f"see: dload log {name}")
+    _protected(history, name, version)
+    history.store.delete(keys.removed_key(name, version))
+
+
+def restore_dataset(history: History, name: str) -> Record:
+    """Take back the removal of a whole data set. Raises NotFoundError where it isn't removed or is collected."""
+    ref = read_latest(history.store, keys.check_name(name))
+    if ref is None or not ref.removed:
+        history.latest(name)
+        raise NotFoundError(f"data set {name!r} is not removed", remedy=f"see: dload log {name}")
+    _protected(history, name, ref.version)
+    return _remark(history, name, ref, "restore")
+
+
+def _protected(history: History, name: str, version: str) -> None:
+    """Make sure that a removed version is still whole, with no gc about to take it."""
+    with Lease(history.store, name, None) as lease:
+        manifest = history.stored_manifest(name, version)
+        lease.cover([version, *manifest.shards.digests])
+        history.stored_manifest(name, version)
+        missing = missing_shards(history.store, manifest.shards)
+        if missing:
+            raise IntegrityError(
+                f"version {version[:12]} of {name} can't come back: {len(missing)} of its shards were collected, "
+                f"the first is {missing[0].digest}"
+            )
+
+
+# ---- retention
+def retention(
+    history: History, name: str, *, keep_last: int | None = None, keep_within: float | None = None
+) -> list[Retention]:
+    """What a rule keeps of a data set's living versions, newest first: the last `keep_last`, and those whose
+    manifests are younger than `keep_within` seconds by the store's clock. Changes nothing.
+
+    The latest version and tagged ones are kept, whatever the rule says.
+    """
+    latest, now, written = history.latest(name).version, history.store.clock(), history.written(name)
+    tagged = {version: tag for tag, version in history.tags(name).items()}
+    plan = []
+    for place, manifest in enumerate(history.versions(name)):
+        version, age = manifest.version, now - written.get(manifest.version, now)
+        reasons = []
+        if version == latest:
+            reasons.append("is latest")
+        if version in tagged:
+            reasons.append(f"is tagged {tagged[version]}")
+        if keep_last is not None and place < keep_last:
+            reasons.append(f"is one of the last {keep_last}")
+        if keep_within is not None and age <= keep_within:
+            reasons.append(f"is {age / 86400:.1f} days old")
+        plan.append(Retention(version, bool(reasons), ", ".join(reasons) or "no rule keeps it"))
+    return plan
