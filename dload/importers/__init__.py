@@ -1,0 +1,1 @@
+"""Foreign data -> samples, and samples -> foreign data."""
