@@ -129,16 +129,19 @@ def locked(
 ) -> Iterator[None]:
     """Hold the exclusive lock of the file `path`, which is made where it is missing and is never deleted.
 
-    `timeout` in seconds (None: forever), then LockTimeoutError; `waiting` is called once if the lock isn't
-    free.
+    Who holds it may replace the file by another (rename): those who wait then go on to wait for that one.
+    `timeout` in seconds (None: forever), then LockTimeoutError; `waiting` is called if the lock isn't free.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    with LockFile(path, os.O_RDWR | os.O_CREAT) as file:
-        if not try_lock(file.descriptor):
-            if waiting is not None:
-                waiting()
-            _wait(file.descriptor, path, timeout)
-        yield
+    while True:
+        with LockFile(path, os.O_RDWR | os.O_CREAT) as file:
+            if not try_lock(file.descriptor):
+                if waiting is not None:
+                    waiting()
+                _wait(file.descriptor, path, timeout)
+            if names(path, file.descriptor):
+                yield
+                return
 
 
 def _wait(descriptor: int, path: Path, timeout: float | None) -> None:

@@ -98,6 +98,7 @@ def test_finish_can_be_asked_twice_and_adding_can_go_on() -> None:
         for ordinal, key in enumerate("abcdea"):
             check.add(key, ordinal)
         assert list(check.finish()) == list(check.finish()) == [(0, 5)]
+        assert next(check.finish()) == (0, 5)  # and leave the rest unread
         for ordinal, key in enumerate("fghb", 6):
             check.add(key, ordinal)
         assert sorted(check.finish()) == [(0, 5), (1, 9)]
