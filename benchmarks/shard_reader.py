@@ -57,11 +57,13 @@ def write_shard(path: Path, samples: int, size: int) -> None:
     print(f"  written at {packed.size / took / 1e6:,.0f} MB/s, {samples / took:,.0f} samples/s")
 
 
-def bare_loop(path: Path) -> Callable[[], None]:
+def bare_loop(path: Path, shuffle: bool = False) -> Callable[[], None]:
     """The least that Python can do: offsets known, names in the source."""
     reader = ShardReader.open(path)
     ends = list(accumulate(reader.index.lengths, initial=0))
     places = list(zip(reader.keys, ends[0:-1:2], ends[1::2], ends[2::2], strict=True))
+    if shuffle:
+        random.Random(2).shuffle(places)
     file = path.open("rb")
     mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
@@ -87,6 +89,7 @@ def compare(samples: int, size: int, rounds: int, folder: Path) -> None:
     few = shuffled[: samples // 10]
     loops: dict[str, tuple[Callable[[], None], float]] = {
         "bare mmap loop": (bare_loop(path), 1),
+        "bare mmap loop, shuffled": (bare_loop(path, shuffle=True), 1),
         "samples()": (lambda: drain(reader.samples()), 1),
         'samples(["b"])': (lambda: drain(reader.samples(["b"])), 1),
         "read_many, shuffled, 64 at a time": (lambda: drain(map(reader.read_many, groups)), 1),

@@ -25,7 +25,7 @@ class Columns(NamedTuple):
     starts: array[int] | None
 
 
-def parse(data: bytes, payload_size: int, name: str) -> Columns:
+def parse(data: bytes | memoryview, payload_size: int, name: str) -> Columns:
     """The columns of an index of format 1. Raises PackFormatError for anything that doesn't add up."""
     unpacker = wire.unpacker(data, name)
     keys: Any = None

@@ -52,13 +52,13 @@ class ShardIndex:
     size: int = field(default=0, compare=False)
 
     @staticmethod
-    def footer_size(tail: bytes, file_size: int, name: str) -> int:
+    def footer_size(tail: bytes | memoryview, file_size: int, name: str) -> int:
         """How many bytes at the end of a shard hold its index and trailer, from its last `TRAILER_SIZE` bytes
         or more. Raises PackFormatError."""
         return file_size - wire.read_trailer(tail, file_size, name).payload_size
 
     @staticmethod
-    def from_footer(tail: bytes, file_size: int, name: str) -> ShardIndex:
+    def from_footer(tail: bytes | memoryview, file_size: int, name: str) -> ShardIndex:
         """The index of a shard of `file_size` bytes, of which `tail` is the end: index and trailer at least.
 
         Raises PackFormatError or IntegrityError; ConfigError if the extra of one of its codecs isn't
@@ -71,12 +71,12 @@ class ShardIndex:
                 f"got its last {len(tail):,}",
                 shard=name,
             )
-        data = bytes(tail[start : start + trailer.index_size])
-        trailer.check(data, name)
-        return ShardIndex.parse(data, payload_size=trailer.payload_size, name=name, format=trailer.format)
+        with memoryview(tail) as view, view[start : start + trailer.index_size] as data:
+            trailer.check(data, name)
+            return ShardIndex.parse(data, payload_size=trailer.payload_size, name=name, format=trailer.format)
 
     @staticmethod
-    def parse(data: bytes, *, payload_size: int, name: str, format: int = 2) -> ShardIndex:  # noqa: A002
+    def parse(data: bytes | memoryview, *, payload_size: int, name: str, format: int = 2) -> ShardIndex:  # noqa: A002
         """The index of a shard from the bytes of its msgpack map, checked against the payload's size.
 
         Raises PackFormatError for anything that doesn't add up; ConfigError if a codec's extra isn't
@@ -167,8 +167,11 @@ class ShardIndex:
         first, last = self.first_values[row], self.first_values[row + 1]
         if first == last:
             return 0, 0
-        start = min(self.value_starts[first:last])
-        return start, max(self.value_ends[first:last]) - start
+        if self.starts is None:
+            start, end = self.value_starts[first], self.value_ends[last - 1]
+        else:
+            start, end = min(self.value_starts[first:last]), max(self.value_ends[first:last])
+        return start, end - start
 
     def decode(self, row: int, stored: bytes, fields: Collection[str] | None = None) -> dict[str, bytes]:
         """The fields of sample `row` (only those in `fields`, if given) from the bytes of its span, checked.
@@ -253,9 +256,8 @@ class ShardIndex:
         )  # fmt: skip
 
 
-def _unpack(data: bytes, name: str) -> dict[str, Any]:
-    """The entries of an index, each of the right type. Allocates little more than an honest index of that
-    length."""
+def _unpack(data: bytes | memoryview, name: str) -> dict[str, Any]:
+    """The entries of an index, each of the right type. Allocates little more than an honest index of that length."""
     lists = 0
 
     def count_list(items: list[Any]) -> list[Any]:
@@ -266,17 +268,13 @@ def _unpack(data: bytes, name: str) -> dict[str, Any]:
             raise ValueError("too many lists")
         return items
 
-    def one_map(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
+    def unique(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
         entries = dict(pairs)
-        if len(entries) != len(pairs) or not all(type(entry) is str for entry in entries):
+        if len(entries) != len(pairs) or not set(map(type, entries)) <= {str}:
             raise ValueError("a map with repeated or odd names")
         return entries
 
-    unpacker = wire.unpacker(
-        data, name, list_hook=count_list, object_pairs_hook=one_map, max_str_len=MAX_KEY_SIZE
-    )
-    with wire.guarded(name):
-        entries = unpacker.unpack()
+    entries = wire.unpack(data, name, list_hook=count_list, object_pairs_hook=unique, max_str_len=MAX_KEY_SIZE)
     if type(entries) is not dict or not _ENTRIES - _OPTIONAL <= entries.keys() <= _ENTRIES:
         found = list(entries)[:10] if type(entries) is dict else type(entries).__name__
         raise wire.damaged(name, f"its index must hold {sorted(_ENTRIES - _OPTIONAL)}, got {found!r:.200}")

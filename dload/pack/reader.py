@@ -15,12 +15,10 @@ from dload.pack import wire
 from dload.pack.layout import ShardIndex
 from dload.pack.samples import Sample
 
-# Samples are read in chunks: enough at once that the work for each chunk doesn't count, few enough to stay in
-# the processor's cache.
-_CHUNK_ROWS = 64
-_CHUNK_BYTES = 1 << 20
-# Below this mean size of a value, a chunk is cheaper copied whole and then cut up.
-_SMALL = 1 << 12
+# So many samples share the work that is done once a chunk. Where their values are small on average, a chunk is
+# copied whole and then cut up, which is cheaper than cutting values out of the map one by one.
+_CHUNK = 64
+_SMALL = 1 << 14
 
 
 class ShardReader:
@@ -39,10 +37,9 @@ class ShardReader:
         self._buffer = buffer if isinstance(buffer, bytes | mmap.mmap) else bytes(buffer)
         self._owned: mmap.mmap | None = None
         size = len(self._buffer)
-        trailer = wire.read_trailer(self._buffer[-wire.TRAILER_SIZE :], size, name)
-        data = self._buffer[trailer.payload_size : trailer.payload_size + trailer.index_size]
-        trailer.check(data, name)
-        self.index = ShardIndex.parse(data, payload_size=trailer.payload_size, name=name, format=trailer.format)
+        needed = ShardIndex.footer_size(self._buffer[-wire.TRAILER_SIZE :], size, name)
+        with memoryview(self._buffer) as whole, whole[size - needed :] as footer:
+            self.index = ShardIndex.from_footer(footer, size, name)
 
     @classmethod
     def open(cls, path: Path, *, name: str | None = None) -> ShardReader:
@@ -121,96 +118,99 @@ class ShardReader:
         self.read(row, ())
 
     def read_many(self, rows: Sequence[int], fields: Collection[str] | None = None) -> list[Sample]:
-        """Samples by number, in the order given, unchecked; with `fields`, those of them that each has.
-        IndexError."""
+        """Samples by number, in the order given, unchecked; with `fields`, those of them that each has. IndexError."""
         every = range(len(self))
-        return self._cut(list(map(every.__getitem__, rows)), fields)
+        return list(self._cut([every[row] for row in rows], fields))
 
     def samples(
         self, fields: Collection[str] | None = None, start: int = 0, stop: int | None = None
     ) -> Iterator[Sample]:
-        """The samples from `start` up to `stop`, in order, unchecked; with `fields`, those of them that each
-        has."""
+        """The samples from `start` up to `stop`, in order, unchecked; with `fields`, those of them that each has."""
         return chain.from_iterable(self._chunks(range(len(self))[start:stop], fields))
 
-    def _chunks(self, rows: range, fields: Collection[str] | None) -> Iterator[list[Sample]]:
-        """The samples of `rows` in lists of bounded size."""
+    def _chunks(self, rows: range, fields: Collection[str] | None) -> Iterator[Iterable[Sample]]:
+        """The samples of consecutive rows, a chunk at a time."""
         index = self.index
         first, lengths = index.first_values, index.lengths
-        whole = fields is None and index.starts is None
         position = sum(lengths[: first[rows.start]])
-        row = rows.start
-        while row < rows.stop:
-            end = min(row + _CHUNK_ROWS, rows.stop)
-            chunk = lengths[first[row] : first[end]]
-            while (size := sum(chunk)) > _CHUNK_BYTES and end - row > 1:
-                end = (row + end) // 2
-                chunk = lengths[first[row] : first[end]]
-            if whole and size <= _SMALL * len(chunk):
+        for start in range(rows.start, rows.stop, _CHUNK):
+            chunk = range(start, min(start + _CHUNK, rows.stop))
+            sizes = lengths[first[chunk.start] : first[chunk.stop]]
+            size = sum(sizes)
+            if index.starts is None and size <= _SMALL * len(sizes):
                 read = BytesIO(self._buffer[position : position + size]).read
-                yield self._deal(range(row, end), map(read, chunk))
+                yield self._deal(chunk, map(read, sizes), fields)
             else:
-                yield self._cut(range(row, end), fields)
+                yield self._cut(chunk, fields)
             position += size
-            row = end
 
-    def _deal(self, span: range, values: Iterator[bytes]) -> list[Sample]:
-        """Samples made of all stored values of consecutive rows, in order."""
+    def _deal(self, rows: range, values: Iterator[bytes], fields: Collection[str] | None) -> Iterable[Sample]:
+        """Samples of consecutive rows from all their stored values, in order."""
         index = self.index
-        keys = index.keys[span.start : span.stop]
+        keys = index.keys[rows.start : rows.stop]
         if index.layout is None:
             names = index.layouts[0]
-            return self._decoded(_samples(keys, names, [values] * len(names)))
-        layouts = index.layouts
-        numbers = index.layout[span.start : span.stop]
-        rows = zip(keys, numbers, strict=True)
-        return self._decoded([(key, dict(zip(layouts[number], values, strict=False))) for key, number in rows])
+            columns: list[Iterable[bytes]] = [values] * len(names)
+            if fields is not None:
+                every = list(values)
+                columns = [every[at :: len(names)] for at in _places(names, fields)]
+                names = tuple(name for name in names if name in fields)
+            return self._decoded(_samples(keys, names, columns))
+        layouts = map(index.layouts.__getitem__, index.layout[rows.start : rows.stop])
+        wholes = ((key, dict(zip(names, values, strict=False))) for key, names in zip(keys, layouts, strict=True))
+        if fields is None:
+            return self._decoded(wholes)
+        return self._decoded((key, {name: whole[name] for name in whole if name in fields}) for key, whole in wholes)
 
-    def _cut(self, rows: Sequence[int], fields: Collection[str] | None) -> list[Sample]:
-        """Samples of any rows, value by value."""
-        index, buffer = self.index, self._buffer
-        starts, ends = index.value_starts, index.value_ends
-        keys = list(map(index.keys.__getitem__, rows))
-        firsts = list(map(index.first_values.__getitem__, rows))
+    def _cut(self, rows: Sequence[int], fields: Collection[str] | None) -> Iterable[Sample]:
+        """Samples of any rows, each value copied out of the buffer when its sample is asked for."""
+        index, first = self.index, self.index.first_values
+        keys = map(index.keys.__getitem__, rows)
         if index.layout is None:
-            chosen = _choose(index.layouts[0], fields) if keys else []
-            columns = [[buffer[starts[v + at] : ends[v + at]] for v in firsts] for at, _ in chosen]
-            return self._decoded(_samples(keys, [name for _, name in chosen], columns))
-        numbers = list(map(index.layout.__getitem__, rows))
-        choices = {number: _choose(index.layouts[number], fields) for number in set(numbers)}
-        return self._decoded(
-            [
-                (key, {name: buffer[starts[v + at] : ends[v + at]] for at, name in choices[number]})
-                for key, v, number in zip(keys, firsts, numbers, strict=True)
-            ]
-        )
+            names = index.layouts[0] if rows else ()
+            places = _places(names, fields)
+            columns = [self._values([first[row] + at for row in rows]) for at in places]
+            return self._decoded(_samples(keys, [names[at] for at in places], columns))
+        return self._decoded((key, self._row(row, fields)) for key, row in zip(keys, rows, strict=True))
 
-    def _decoded(self, samples: list[Sample]) -> list[Sample]:
-        if self.index.codecs:
-            for key, fields in samples:
-                self.index.decode_values(key, fields)
-        return samples
+    def _row(self, row: int, fields: Collection[str] | None) -> dict[str, bytes]:
+        names = self.index.names(row)
+        places = _places(names, fields)
+        first = self.index.first_values[row]
+        return dict(zip((names[at] for at in places), self._values([first + at for at in places]), strict=True))
+
+    def _values(self, numbers: list[int]) -> Iterator[bytes]:
+        """Stored values by their numbers, each copied when it is asked for."""
+        buffer, starts, ends = self._buffer, self.index.value_starts, self.index.value_ends
+        return (buffer[starts[number] : ends[number]] for number in numbers)
+
+    def _decoded(self, samples: Iterable[Sample]) -> Iterable[Sample]:
+        return map(self._decode, samples) if self.index.codecs else samples
+
+    def _decode(self, sample: Sample) -> Sample:
+        self.index.decode_values(*sample)
+        return sample
 
 
-def _choose(names: Sequence[str], fields: Collection[str] | None) -> list[tuple[int, str]]:
-    """Which of a layout's fields are wanted, with their places."""
-    return [(at, name) for at, name in enumerate(names) if fields is None or name in fields]
+def _places(names: Sequence[str], fields: Collection[str] | None) -> list[int]:
+    """The places of the wanted fields in a layout."""
+    return [at for at, name in enumerate(names) if fields is None or name in fields]
 
 
-def _samples(keys: list[str], names: Sequence[str], columns: Sequence[Iterable[bytes]]) -> list[Sample]:
+def _samples(keys: Iterable[str], names: Sequence[str], columns: Sequence[Iterable[bytes]]) -> Iterable[Sample]:
     """Samples of the same fields from a column of values for each.
 
-    Dict displays are three times as fast as `dict(zip(...))`, and building dicts is most of what reading
-    costs. """
+    Dict displays are three times as fast as `dict(zip(...))`, and building dicts is most of what reading costs.
+    """
     rows = zip(keys, *columns, strict=False)
     match names:
         case [a]:
-            return [(key, {a: x}) for key, x in rows]
+            return ((key, {a: x}) for key, x in rows)
         case [a, b]:
-            return [(key, {a: x, b: y}) for key, x, y in rows]
+            return ((key, {a: x, b: y}) for key, x, y in rows)
         case [a, b, c]:
-            return [(key, {a: x, b: y, c: z}) for key, x, y, z in rows]
+            return ((key, {a: x, b: y, c: z}) for key, x, y, z in rows)
         case [a, b, c, d]:
-            return [(key, {a: x, b: y, c: z, d: w}) for key, x, y, z, w in rows]
+            return ((key, {a: x, b: y, c: z, d: w}) for key, x, y, z, w in rows)
         case _:
-            return [(key, dict(zip(names, values, strict=True))) for key, *values in rows]
+            return ((key, dict(zip(names, values, strict=True))) for key, *values in rows)

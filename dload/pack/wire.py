@@ -43,7 +43,7 @@ class Trailer:
     index_size: int
     crc: int | None
 
-    def check(self, index: bytes, name: str) -> None:
+    def check(self, index: bytes | memoryview, name: str) -> None:
         """Raise IntegrityError unless these are the bytes of the index that the trailer speaks of."""
         if len(index) != self.index_size:
             raise IntegrityError(
@@ -62,13 +62,13 @@ def write_trailer(index: bytes) -> bytes:
     return _TRAILER.pack(len(index), zlib.crc32(index), 0, MAGIC)
 
 
-def read_trailer(tail: bytes, file_size: int, name: str) -> Trailer:
+def read_trailer(tail: bytes | memoryview, file_size: int, name: str) -> Trailer:
     """The trailer at the end of a shard, read from its last 24 bytes or more (all of them, in a shorter
     file).
 
     Raises PackFormatError for anything that is no shard of format 1 or 2, or has no room for the index it
     announces. """
-    magic = tail[-8:]
+    magic = bytes(tail[-8:])
     if magic == MAGIC and len(tail) >= TRAILER_SIZE:
         size = TRAILER_SIZE
         index_size, crc, zero, _ = _TRAILER.unpack(tail[-size:])
@@ -85,7 +85,7 @@ def read_trailer(tail: bytes, file_size: int, name: str) -> Trailer:
             remedy="upgrade dload", shard=name,
         )  # fmt: skip
     else:
-        raise damaged(name, f"expected it to end in {MAGIC!r}, got {bytes(magic)!r} ({file_size:,} bytes)")
+        raise damaged(name, f"expected it to end in {MAGIC!r}, got {magic!r} ({file_size:,} bytes)")
     if found.payload_size < 0:
         raise damaged(name, f"its trailer announces an index of {index_size:,} bytes in a file of {file_size:,}")
     if index_size > MAX_INDEX_SIZE:
@@ -126,11 +126,28 @@ def pack(value: Any) -> bytes:
     return data
 
 
-def unpacker(data: bytes, name: str, **limits: Any) -> msgpack.Unpacker:
-    """An unpacker over one complete msgpack value, which was walked once without building anything.
+def unpack(data: bytes | memoryview, name: str, **hooks_and_limits: Any) -> Any:
+    """The msgpack value of `data`. Raises PackFormatError for bytes that aren't exactly one value, or that a hook (by
+    ValueError) or a limit refuses."""
+    walk(data, name)
+    with guarded(name):
+        return msgpack.unpackb(data, ext_hook=_refuse_extension, **hooks_and_limits)
 
-    So every length in it is backed by bytes: what unpacking allocates is bounded by a multiple of
-    `len(data)`. Raises PackFormatError where the bytes aren't exactly one value. """
+
+def unpacker(data: bytes | memoryview, name: str) -> msgpack.Unpacker:
+    """The same, piece by piece: use it under `guarded`."""
+    walk(data, name)
+    reader = msgpack.Unpacker(max_buffer_size=max(1, len(data)), ext_hook=_refuse_extension)
+    reader.feed(data)
+    return reader
+
+
+def walk(data: bytes | memoryview, name: str) -> None:
+    """Raise PackFormatError unless the bytes are exactly one msgpack value, without building anything of it.
+
+    After that every length in it is known to be backed by bytes, so that what unpacking allocates is bounded by a
+    multiple of `len(data)`: an array that claims a billion elements has them, or never gets that far.
+    """
     walker = msgpack.Unpacker(max_buffer_size=max(1, len(data)))
     walker.feed(data)
     try:
@@ -139,10 +156,6 @@ def unpacker(data: bytes, name: str, **limits: Any) -> msgpack.Unpacker:
         raise damaged(name, f"its index is not msgpack ({type(error).__name__})") from error
     if walker.tell() != len(data):
         raise damaged(name, f"its index ends after {walker.tell():,} of {len(data):,} bytes")
-    del walker
-    reader = msgpack.Unpacker(max_buffer_size=max(1, len(data)), ext_hook=_refuse_extension, **limits)
-    reader.feed(data)
-    return reader
 
 
 @contextmanager
