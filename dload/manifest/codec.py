@@ -224,8 +224,8 @@ def _manifest_1(document: dict[str, Any], version: str) -> Manifest:
 
 def _expect_keys(value: dict[str, Any], expected: set[str], place: str) -> None:
     if value.keys() != expected:
-        unknown, missing = sorted(value.keys() - expected), sorted(expected - value.keys())
-        raise ValueError(f"{place} lacks {missing} and has {unknown!r:.200}, which is not known")
+        missing, unknown = sorted(expected - value.keys()), sorted(value.keys() - expected)
+        raise ValueError(f"{place} lacks {missing} and has {unknown!r:.200} too many")
 
 
 def _object(value: Any, place: str) -> dict[str, Any]:

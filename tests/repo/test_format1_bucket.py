@@ -9,12 +9,12 @@ from tests.repo.format1_bucket import manifest_id, shard_bytes, write_bucket
 
 # Committed by dload-ml 0.3.1 with target_shard_size=120: five samples, the first three of them before.
 OLDER = (
-    '{\n  "created": "2026-11-29T13:18:11Z",\n  "format": 1,\n  "meta": {\n    "a": 1\n  },\n  "name": "abc",\n'
-    '  "recipe": "x = \\"\\u00e9\\"\\n",\n  "shards": [\n    {\n'
-    '      "digest": "d4609eeabf0ad92070111e0f594a0cdb0d7c3b69efc40d8d3b1eec2607017146",\n'
-    '      "num_samples": 3,\n      "size": 264\n    }\n  ],\n'
-    '  "version": "884a4fbe1e0cfa938f06754657c2b3fc3dfda004532887ce17da5b9ed1d09911"\n}'
-).encode()
+    b'{\n  "created": "2026-11-29T13:18:11Z",\n  "format": 1,\n  "meta": {\n    "a": 1\n  },\n  "name": "abc",\n'
+    b'  "recipe": "x = \\"\\u00e9\\"\\n",\n  "shards": [\n    {\n'
+    b'      "digest": "d4609eeabf0ad92070111e0f594a0cdb0d7c3b69efc40d8d3b1eec2607017146",\n'
+    b'      "num_samples": 3,\n      "size": 264\n    }\n  ],\n'
+    b'  "version": "884a4fbe1e0cfa938f06754657c2b3fc3dfda004532887ce17da5b9ed1d09911"\n}'
+)
 OLDER_ID = "884a4fbe1e0cfa938f06754657c2b3fc3dfda004532887ce17da5b9ed1d09911"
 NEWER_ID = "4bb5819b6d1192950d5b9f1c810b19a241cdcebcb37201ff9eb33895f85d47a9"
 SHARDS = [
