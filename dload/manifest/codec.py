@@ -23,7 +23,7 @@ _KEYS_1 = {"format", "name", "created", "shards", "meta", "recipe"}  # and `vers
 _LIMIT = 2**63  # of counts and bytes
 
 
-def new_manifest(  # noqa: PLR0917 - all that a manifest holds, in its order
+def new_manifest(
     name: str,
     shards: Sequence[ShardInfo],
     fields: Mapping[str, FieldStats],

@@ -120,7 +120,7 @@ def test_the_golden_manifest_of_format_1_is_read() -> None:
 
 @pytest.mark.parametrize(("name", "created", "shards", "meta", "version"), OTHERS_1)
 @pytest.mark.parametrize("indent", [None, 2])
-def test_format_1_has_the_ids_that_dload_ml_gave(  # noqa: PLR0917
+def test_format_1_has_the_ids_that_dload_ml_gave(
     name: str, created: str, shards: list[Any], meta: dict[str, Any], version: str, indent: int | None
 ) -> None:
     document = {**EMPTY_1, "name": name, "created": created, "shards": shards, "meta": meta, "version": "any"}
