@@ -27,12 +27,7 @@ def validate_sample(key: str, fields: Fields) -> dict[str, bytes]:
     """The fields as `bytes`, if the sample can be stored; else SampleError, which names the key and says
     why."""
     validate_key(key)
-    if not isinstance(fields, Mapping):
-        raise SampleError(
-            f"sample {key!r}: its fields must be a mapping of names to bytes, got {type(fields).__name__}",
-            key=key,
-        )
-    validate_names(key, tuple(fields))
+    validate_names(key, names_of(key, fields))
     return {name: as_bytes(key, name, value) for name, value in fields.items()}
 
 
@@ -45,6 +40,15 @@ def validate_key(key: str) -> None:
         raise SampleError(
             f"the key of a sample must have 1 to {MAX_KEY_SIZE} bytes of UTF-8, got {size}: {key!r:.100}", key=key
         )
+
+
+def names_of(key: str, fields: Fields) -> tuple[str, ...]:
+    """The field names of a sample, in its order. SampleError where its fields are no mapping."""
+    if not isinstance(fields, Mapping):
+        raise SampleError(
+            f"sample {key!r}: its fields must be a mapping of names to bytes, got {type(fields).__name__}", key=key
+        )
+    return tuple(fields)
 
 
 def validate_names(key: str, names: tuple[str, ...]) -> None:

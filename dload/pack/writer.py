@@ -12,7 +12,7 @@ from typing import BinaryIO
 from dload.errors import DuplicateKeyError, IntegrityError, SampleError
 from dload.pack import compression, wire
 from dload.pack.layout import MAX_LAYOUTS, ShardIndex
-from dload.pack.samples import Fields, as_bytes, validate_key, validate_names
+from dload.pack.samples import Fields, as_bytes, names_of, validate_key, validate_names
 
 # Values are gathered up to about this many bytes before they are hashed and written together.
 _BATCH = 1 << 18
@@ -61,7 +61,7 @@ class ShardWriter:
         validate_key(key)
         if key in self._keys:
             raise DuplicateKeyError(f"two samples of one shard have the key {key!r}", key=key)
-        names = tuple(fields)
+        names = names_of(key, fields)
         layout = self._layouts.get(names)
         if layout is None:
             layout = self._new_layout(key, names)
