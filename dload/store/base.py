@@ -9,7 +9,7 @@ message.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -92,7 +92,7 @@ class Store(Protocol):
         object is too short for that."""
         ...
 
-    def stream(self, key: str, start: int = 0) -> Iterator[bytes]:
+    def stream(self, key: str, start: int = 0) -> Generator[bytes, None, None]:
         """The bytes from `start` to the end, in chunks, as they come. Raises NotFoundError; UnavailableError
         where the body breaks off or is shorter than it was announced: it never ends early in silence. Close
         it to stop it."""
@@ -130,7 +130,8 @@ class Store(Protocol):
         ...
 
     def list_folders(self, prefix: str) -> Iterator[str]:
-        """The names that follow `prefix` (which ends in `/`) up to the next `/`, each once, without it."""
+        """The names that follow `prefix` (which ends in `/`) up to the next `/`, each once, without it. Some servers
+        go on naming a folder for a moment after its last object was deleted."""
         ...
 
     def delete(self, key: str) -> None:

@@ -15,7 +15,7 @@ import secrets
 import shutil
 import stat
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
@@ -85,7 +85,7 @@ class FolderStore:
             )  # fmt: skip
         return data
 
-    def stream(self, key: str, start: int = 0) -> Iterator[bytes]:
+    def stream(self, key: str, start: int = 0) -> Generator[bytes, None, None]:
         with self._errors("read", key), self._path(key).open("rb", buffering=0) as file:
             size = os.fstat(file.fileno()).st_size
             if start > size:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -68,7 +68,7 @@ class MemoryStore:
             )  # fmt: skip
         return data[start : start + length]
 
-    def stream(self, key: str, start: int = 0) -> Iterator[bytes]:
+    def stream(self, key: str, start: int = 0) -> Generator[bytes, None, None]:
         data = self._find(key).data
         if start > len(data):
             what = f"{len(data):,} bytes; asked for those from {start:,} on"

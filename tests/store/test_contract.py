@@ -8,6 +8,8 @@ import pytest
 
 from dload.store.local import FolderStore
 from dload.store.memory import MemoryStore
+from dload.store.s3 import S3Store
+from dload.testing.s3_server import S3Server
 from dload.testing.store_contract import StoreContract
 
 
@@ -21,3 +23,9 @@ class TestMemory(StoreContract):
     @pytest.fixture
     def store(self) -> MemoryStore:
         return MemoryStore()
+
+
+class TestS3(StoreContract):
+    @pytest.fixture
+    def store(self, s3_server: S3Server, s3_bucket: str) -> S3Store:
+        return S3Store(s3_bucket, "some/prefix", endpoint_url=s3_server.endpoint_url)
