@@ -18,7 +18,7 @@ from array import array
 from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import accumulate
+from itertools import accumulate, count
 from typing import Any
 
 from dload.errors import IntegrityError, PackFormatError
@@ -232,8 +232,8 @@ class ShardIndex:
         lengths = iter(self.lengths)
         for number in self.layout:
             for name in self.layouts[number]:
-                count, size = stats.get(name, (0, 0))
-                stats[name] = (count + 1, size + next(lengths))
+                samples, size = stats.get(name, (0, 0))
+                stats[name] = (samples + 1, size + next(lengths))
         return stats
 
     def _check_sums(self) -> None:
@@ -258,23 +258,22 @@ class ShardIndex:
 
 def _unpack(data: bytes | memoryview, name: str) -> dict[str, Any]:
     """The entries of an index, each of the right type. Allocates little more than an honest index of that length."""
-    lists = 0
-
-    def count_list(items: list[Any]) -> list[Any]:
-        # Only the keys and the layouts are lists. A hostile index of a million empty ones ends here.
-        nonlocal lists
-        lists += 1
-        if lists > MAX_LAYOUTS + 2:
-            raise ValueError("too many lists")
-        return items
+    # Only the index and its codecs are maps, only its keys and layouts are lists. A hostile index of a million empty
+    # ones, which would take eighty times its bytes, ends here.
+    maps, lists = count(1), count(1)
 
     def unique(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
         entries = dict(pairs)
-        if len(entries) != len(pairs) or not set(map(type, entries)) <= {str}:
-            raise ValueError("a map with repeated or odd names")
+        if next(maps) > 2 or len(entries) != len(pairs) or not set(map(type, entries)) <= {str}:
+            raise ValueError("too many maps, or a map with repeated or odd names")
         return entries
 
-    entries = wire.unpack(data, name, list_hook=count_list, object_pairs_hook=unique, max_str_len=MAX_KEY_SIZE)
+    def few(items: list[Any]) -> list[Any]:
+        if next(lists) > MAX_LAYOUTS + 2:
+            raise ValueError("too many lists")
+        return items
+
+    entries = wire.unpack(data, name, list_hook=few, object_pairs_hook=unique, max_str_len=MAX_KEY_SIZE)
     if type(entries) is not dict or not _ENTRIES - _OPTIONAL <= entries.keys() <= _ENTRIES:
         found = list(entries)[:10] if type(entries) is dict else type(entries).__name__
         raise wire.damaged(name, f"its index must hold {sorted(_ENTRIES - _OPTIONAL)}, got {found!r:.200}")

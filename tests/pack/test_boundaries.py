@@ -21,7 +21,7 @@ def reference(items: list[Item], t: int, boundaries: str, max_layouts: int = 65_
     """The rules, word by word, with fractions."""
     shards: list[list[Item]] = []
     for item in items:
-        key, size, names = item
+        _, size, names = item
         shard = shards[-1] if shards else []
         payload = sum(size for _, size, _ in shard)
         layouts = {names for _, _, names in shard}

@@ -101,7 +101,7 @@ def test_values_of_format_1_may_lie_anywhere() -> None:
 )  # fmt: skip
 def test_format_1_checks_where_values_lie(place: object, why: str) -> None:
     with pytest.raises(PackFormatError, match=why):
-        ShardReader(golden_1([{"x": place}], b"abc"))  # type: ignore[dict-item]
+        ShardReader(golden_1([{"x": place}], b"abc"))
 
 
 def test_values_of_format_1_must_not_share_bytes() -> None:

@@ -155,7 +155,7 @@ def test_bytes_like_values_are_copied_when_added() -> None:
     mutable = bytearray(b"abc")
     file = io.BytesIO()
     writer = ShardWriter(file)
-    writer.add("k", {"x": mutable, "y": memoryview(mutable)[::-1], "z": memoryview(b"abcd").cast("H")})  # type: ignore[dict-item]
+    writer.add("k", {"x": mutable, "y": memoryview(mutable)[::-1], "z": memoryview(b"abcd").cast("H")})
     mutable[:] = b"???"
     writer.finish()
     assert ShardReader(file.getvalue())["k"] == {"x": b"abc", "y": b"cba", "z": b"abcd"}
@@ -166,7 +166,7 @@ def test_a_refused_sample_leaves_the_shard_as_it_was() -> None:
     writer = ShardWriter(file, codecs={"x": "zstd"})
     writer.add("a", {"x": b"1"})
     with pytest.raises(SampleError):
-        writer.add("b", {"x": b"2", "new": "text"})  # type: ignore[dict-item]
+        writer.add("b", {"x": b"2", "new": "text"})
     with pytest.raises(DuplicateKeyError, match="'a'"):
         writer.add("a", {"x": b"2"})
     writer.add("b", {"x": b"3"})
