@@ -140,9 +140,10 @@ class ShardCache:
         """Forget a shard found damaged, also while others read it (their open file stays). Says whether it
         was there.
         """
+        path = shard_path(self.root, _checked(digest))
         with self._room.lock():
             try:
-                shard_path(self.root, _checked(digest)).unlink()
+                path.unlink()
             except FileNotFoundError:
                 return False
         return True
@@ -220,8 +221,9 @@ class ShardCache:
 
     def drop_manifest(self, version: str) -> None:
         """Forget a manifest that was found damaged."""
+        path = self._manifest_path(version)
         with self._room.lock():
-            self._manifest_path(version).unlink(missing_ok=True)
+            path.unlink(missing_ok=True)
 
     def keys_path(self, version: str) -> Path:
         """Where the key index of a version is, if it is there: open it and see. May be evicted at any time.

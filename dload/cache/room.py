@@ -106,6 +106,8 @@ class Room:
                     claim = self._claim(name, size, path, lock)
                     return claim
             wait_lock(lock.descriptor)
+            if not names(path, lock.descriptor):
+                return None  # before the cache's lock: who finished it holds that, and waits for this one to let go
             with self.lock():
                 claim = self._claim(name, size, path, lock)
                 return claim
