@@ -8,7 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from dload.config import SETTINGS, Config, format_size, parse_size, write_config_file
+from dload.config import Config, format_size, parse_size, write_config_file
+from dload.config.schema import SETTINGS
 from dload.errors import ConfigError
 
 

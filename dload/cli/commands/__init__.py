@@ -1,0 +1,1 @@
+"""One verb a file. Each has `command`; dload.cli.verbs lists them."""

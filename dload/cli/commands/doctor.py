@@ -1,0 +1,151 @@
+"""dload doctor"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Literal
+
+from dload.cli.commands.config import effective
+from dload.cli.output import clean, duration, pairs
+from dload.cli.session import Session, verb
+from dload.errors import AccessError, DloadError
+from dload.sizes import format_size
+
+_PACKAGES = ("dload-ml", "boto3", "click", "msgpack", "numpy", "zstandard", "torch")
+_CLOCK_SECONDS = 300.0  # S3 refuses requests from clocks further off than 15 minutes
+_LOW_DISK = 1 << 30
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked at. `code`: what the command ends with because of it."""
+
+    what: str
+    state: Literal["ok", "warning", "problem"]
+    found: str
+    remedy: str | None = None
+    code: int = 0
+
+
+@verb("doctor")
+def command(session: Session) -> int:
+    """Check that dload can work here: settings, store, credentials, permissions, clock, cache, disk.
+
+    Writes and deletes a small object in the store, to see what it allows. Shows no secrets. Exits with the code of the
+    first problem.
+    """
+    settings = [
+        (name, "-" if value in (None, "") else str(value), session.config.origins[name])
+        for name, value in effective(session).items()
+    ]
+    versions = list(_versions())
+    findings = _guarded(_store, session)
+    if findings[-1].state == "ok":
+        findings += [*_guarded(_clock, session), *_guarded(_writing, session)]
+    findings += [*_guarded(_cache, session), *_guarded(_lock_file, session)]
+    facts = {
+        "versions": dict(versions),
+        "settings": {name: {"value": value, "from": origin} for name, value, origin in settings},
+        "findings": [asdict(finding) for finding in findings],
+    }
+
+    def text() -> str:
+        shown = pairs([*versions, *((name, f"{value}  ({origin})") for name, value, origin in settings)])
+        return shown + "\n\n" + "\n".join(_line(finding) for finding in findings)
+
+    session.out.facts(facts, text)
+    problems = [finding for finding in findings if finding.state == "problem"]
+    session.out.say("all is well" if not problems else f"{len(problems)} of {len(findings)} checks failed")
+    return problems[0].code if problems else 0
+
+
+def _versions() -> Iterator[tuple[str, str]]:
+    yield "python", f"{platform.python_version()} on {platform.platform()}"
+    for package in _PACKAGES:
+        try:
+            yield package, version(package)
+        except PackageNotFoundError:
+            yield package, "not installed"
+
+
+def _line(finding: Finding) -> str:
+    mark = {"ok": "ok      ", "warning": "warning ", "problem": "PROBLEM "}[finding.state]
+    remedy = f"\n         {clean(finding.remedy)}" if finding.remedy else ""
+    return f"{mark} {finding.what}: {clean(finding.found)}{remedy}"
+
+
+def _guarded(check: Callable[[Session], Iterator[Finding]], session: Session) -> list[Finding]:
+    """What a check finds; what it runs into is a problem, too."""
+    what = check.__name__.strip("_").replace("_", " ")
+    try:
+        return list(check(session))
+    except DloadError as error:
+        return [Finding(what, "problem", error.message, error.remedy, error.exit_code)]
+    except OSError as error:
+        return [Finding(what, "problem", str(error), code=1)]
+
+
+# ---- the checks
+def _store(session: Session) -> Iterator[Finding]:
+    begun = time.monotonic()
+    names = session.repo.list_datasets()
+    took = time.monotonic() - begun
+    yield Finding("store", "ok", f"{session.repo.url} answers, {len(names)} data sets in {took * 1000:.0f} ms")
+
+
+def _clock(session: Session) -> Iterator[Finding]:
+    before = time.time()
+    there = session.repo.store.clock()
+    off = there - (before + time.time()) / 2
+    words = f"{duration(abs(off))} {'behind' if off > 0 else 'ahead of'} the store's"
+    if abs(off) > _CLOCK_SECONDS:
+        yield Finding("clock", "problem", f"this machine's is {words}", "set it, for example by NTP", code=1)
+    else:
+        yield Finding("clock", "ok", f"this machine's is {words}" if abs(off) >= 1 else "the same as the store's")
+
+
+def _writing(session: Session) -> Iterator[Finding]:
+    try:
+        honoured = session.repo.store.conditional(refresh=True)
+    except AccessError as error:
+        yield Finding("writing", "warning", f"not allowed, so only reading works: {error.message}", error.remedy)
+        return
+    if honoured:
+        yield Finding("writing", "ok", "writing and deleting are allowed, and conditional writes are honoured")
+    else:
+        found = "the store ignores conditional writes: two writers could overwrite each other"
+        yield Finding("writing", "warning", found, "let one writer alone commit, with --unsafe-single-writer")
+
+
+def _cache(session: Session) -> Iterator[Finding]:
+    state = session.cache.status()
+    found = f"{state.root} holds {format_size(state.used)} of {format_size(state.budget)}, on a disk with "
+    found += f"{format_size(state.free_disk)} free"
+    if not _can_write(state.root):
+        yield Finding("cache", "warning", f"{state.root} can't be written: nothing is kept", "set DLOAD_CACHE_DIR")
+    elif state.free_disk < _LOW_DISK:
+        yield Finding("cache", "warning", found, "free some disk, or set DLOAD_CACHE_DIR to another one")
+    else:
+        yield Finding("cache", "ok", found)
+    temporary = tempfile.gettempdir()
+    free = shutil.disk_usage(temporary).free
+    if free < _LOW_DISK:
+        yield Finding("temporary files", "warning", f"{format_size(free)} free in {temporary}", "set TMPDIR")
+
+
+def _can_write(root: Path) -> bool:
+    folder = next(folder for folder in (root, *root.parents) if folder.exists())
+    return os.access(folder, os.W_OK | os.X_OK)
+
+
+def _lock_file(session: Session) -> Iterator[Finding]:
+    pins, path = session.repo.pins(), session.repo.lock_path
+    yield Finding("lock file", "ok", f"{path} pins {len(pins)} data sets" if pins else "there is no dload.lock here")

@@ -1,0 +1,33 @@
+"""dload ls"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+from dload.cli.output import short, table, when
+from dload.cli.session import Session, verb
+from dload.sizes import format_size
+
+
+@verb("ls")
+def command(session: Session) -> None:
+    """List the data sets of the store, with their latest version and the one that dload.lock pins."""
+    pins = session.repo.pins()
+    found = session.repo.overview()
+
+    def text() -> str:
+        rows = [
+            (
+                info.name, short(info.version), f"{info.num_samples:,}", format_size(info.total_bytes),
+                when(info.time), short(pins.get(info.name, "")), info.message or "",
+            )
+            for info in found
+        ]  # fmt: skip
+        headers = ("NAME", "LATEST", "SAMPLES", "SIZE", "COMMITTED (UTC)", "PINNED", "MESSAGE")
+        return table(headers, rows, right=("SAMPLES", "SIZE"))
+
+    if found or session.out.as_json:
+        session.out.facts([{**asdict(info), "pinned": pins.get(info.name)} for info in found], text)
+    else:
+        session.out.say(f"no data sets in {session.repo.url}")
+        session.out.next("dload commit NAME --from DIR")
