@@ -1,17 +1,16 @@
 """Where a shard ends.
 
-Boundaries come from the content (content-defined chunking by the hash of each key, as rsync-like tools cut
-files), so that inserting, removing or changing a sample rewrites the shard around it and not every shard
-behind it. With a target of t bytes, and the payload being the sum of `sample_size` over a shard's samples:
+Boundaries come from the content (content-defined chunking, by the hash of each key), so that inserting, removing or
+changing a sample rewrites the shard around it and not every shard behind it. With a target of t bytes, and the payload
+being the sum of `sample_size` over a shard's samples:
 
 - cut before a sample that would take the payload past 2t;
-- cut after a sample that leaves the payload at t/2 or more and for which H(key) / 2**64 < size / (t/2), where
-  H is the first 8 bytes, little-endian, of blake2b(key in UTF-8, digest_size=8). The mean is about t for
-  samples below t/10.
+- cut after a sample that leaves the payload at t/2 or more and for which H(key) / 2**64 < size / (t/2), where H is the
+  first 8 bytes, little-endian, of blake2b(key in UTF-8, digest_size=8). The mean is about t for samples below t/10.
 
-Boundaries by "size" cut after the sample that reaches t. In both, a sample larger than 2t has a shard of its
-own, and a shard ends before the sample that would give it its 65,536th layout. All by whole numbers: the same
-everywhere. """
+Boundaries by "size" cut after the sample that reaches t. In both, a sample larger than 2t has a shard of its own, and a
+shard ends before the sample that would give it its 65,536th layout. All by whole numbers: the same everywhere.
+"""
 
 from __future__ import annotations
 

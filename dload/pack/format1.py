@@ -1,7 +1,7 @@
 """Reading the index of a shard of format 1, which programs before this one wrote. It is never written.
 
-A msgpack map of `keys`, a list of str, and `samples`, a list of maps of field name to [offset, length] in the
-payload. """
+A msgpack map of `keys`, a list of str, and `samples`, a list of maps of field name to [offset, length] in the payload.
+"""
 
 from __future__ import annotations
 

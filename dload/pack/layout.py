@@ -1,7 +1,7 @@
 """The index of a shard: which samples it holds, and where their bytes are.
 
-It is columns, not rows, so that a shard of 130,000 samples opens in milliseconds and costs little memory.
-Format 2, a msgpack map with its entries in this order:
+It is columns, not rows, so that a shard of 130,000 samples opens in milliseconds and costs little memory. Format 2, a
+msgpack map with its entries in this order:
 
     keys      list of str
     layouts   list of lists of field names, by first appearance
@@ -17,9 +17,8 @@ import zlib
 from array import array
 from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from itertools import accumulate, count
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from dload.errors import IntegrityError, PackFormatError
 from dload.pack import compression, format1, wire
@@ -28,17 +27,34 @@ from dload.pack.samples import MAX_KEY_SIZE, MAX_NAME_SIZE
 MAX_LAYOUTS = 65_535
 _ENTRIES = {"keys", "layouts", "layout", "lengths", "crc", "codecs"}
 _OPTIONAL = {"layout", "codecs"}
+T = TypeVar("T")
+
+
+class _Lazy(Generic[T]):
+    """A property that is computed at the first need and kept.
+
+    As functools.cached_property from Python 3.12 on. Until then that holds a lock while it computes, and a process
+    forked at that moment by another thread would wait for the lock for ever.
+    """
+
+    def __init__(self, compute: Callable[[Any], T]) -> None:
+        self._compute = compute
+        self.__doc__ = compute.__doc__
+
+    def __get__(self, instance: Any, owner: type) -> T:
+        value = self._compute(instance)
+        instance.__dict__[self._compute.__name__] = value
+        return value
 
 
 @dataclass(frozen=True, repr=False)
 class ShardIndex:
-    """What a shard holds. Lengths and checksums speak of stored (encoded) bytes; offsets count from the
-    shard's start.
+    """What a shard holds. Lengths and checksums speak of stored (encoded) bytes; offsets count from the shard's start.
 
-    `layout`: the number of each sample's layout, None when there is at most one. `crc` is None in format 1,
-    which has no checksums. `starts`: the offset of each value, None when they follow one another, as they
-    always do in format 2. `size`: the bytes of the index alone, without the trailer, where it was read from
-    bytes. """
+    `layout`: the number of each sample's layout, None when there is at most one. `crc` is None in format 1, which has
+    no checksums. `starts`: the offset of each value, None when they follow one another, as they always do in format 2.
+    `size`: the bytes of the index alone, without the trailer, where it was read from bytes.
+    """
 
     name: str
     payload_size: int
@@ -53,16 +69,18 @@ class ShardIndex:
 
     @staticmethod
     def footer_size(tail: bytes | memoryview, file_size: int, name: str) -> int:
-        """How many bytes at the end of a shard hold its index and trailer, from its last `TRAILER_SIZE` bytes
-        or more. Raises PackFormatError."""
+        """How many bytes at the end of a shard hold its index and trailer, from its last `TRAILER_SIZE` bytes or more.
+
+        Raises PackFormatError.
+        """
         return file_size - wire.read_trailer(tail, file_size, name).payload_size
 
     @staticmethod
     def from_footer(tail: bytes | memoryview, file_size: int, name: str) -> ShardIndex:
         """The index of a shard of `file_size` bytes, of which `tail` is the end: index and trailer at least.
 
-        Raises PackFormatError or IntegrityError; ConfigError if the extra of one of its codecs isn't
-        installed. """
+        Raises PackFormatError or IntegrityError.
+        """
         trailer = wire.read_trailer(tail, file_size, name)
         start = len(tail) - (file_size - trailer.payload_size)
         if start < 0:
@@ -73,15 +91,15 @@ class ShardIndex:
             )
         with memoryview(tail) as view, view[start : start + trailer.index_size] as data:
             trailer.check(data, name)
-            return ShardIndex.parse(data, payload_size=trailer.payload_size, name=name, format=trailer.format)
+            return ShardIndex.parse(data, payload_size=trailer.payload_size, name=name, of_format=trailer.format)
 
     @staticmethod
-    def parse(data: bytes | memoryview, *, payload_size: int, name: str, format: int = 2) -> ShardIndex:  # noqa: A002
+    def parse(data: bytes | memoryview, *, payload_size: int, name: str, of_format: int = 2) -> ShardIndex:
         """The index of a shard from the bytes of its msgpack map, checked against the payload's size.
 
-        Raises PackFormatError for anything that doesn't add up; ConfigError if a codec's extra isn't
-        installed. """
-        if format == 1:
+        Raises PackFormatError for anything that doesn't add up.
+        """
+        if of_format == 1:
             return ShardIndex(name, payload_size, *format1.parse(data, payload_size, name), size=len(data))
         entries = _unpack(data, name)
         keys, layouts = entries["keys"], [tuple(names) for names in entries["layouts"]]
@@ -123,7 +141,7 @@ class ShardIndex:
 
     # ---- where things are
 
-    @cached_property
+    @_Lazy
     def rows(self) -> dict[str, int]:
         """The number of the sample with each key. Built at the first need."""
         return {key: row for row, key in enumerate(self.keys)}
@@ -132,7 +150,7 @@ class ShardIndex:
         """The number of the sample with that key. Raises KeyError."""
         return self.rows[key]
 
-    @cached_property
+    @_Lazy
     def first_values(self) -> Sequence[int]:
         """The number of each sample's first value, and one more: the number of values."""
         if self.layout is None:
@@ -142,7 +160,7 @@ class ShardIndex:
         widths = [len(names) for names in self.layouts]
         return array("Q", accumulate(map(widths.__getitem__, self.layout), initial=0))
 
-    @cached_property
+    @_Lazy
     def value_starts(self) -> array[int]:
         """The offset of each value's first byte, by the value's number."""
         if self.starts is not None:
@@ -151,7 +169,7 @@ class ShardIndex:
         starts.pop()
         return starts
 
-    @cached_property
+    @_Lazy
     def value_ends(self) -> array[int]:
         """The offset behind each value's last byte, by the value's number."""
         if self.starts is not None:
@@ -176,7 +194,8 @@ class ShardIndex:
     def decode(self, row: int, stored: bytes, fields: Collection[str] | None = None) -> dict[str, bytes]:
         """The fields of sample `row` (only those in `fields`, if given) from the bytes of its span, checked.
 
-        Raises IntegrityError where they have another length or checksum than the index says.
+        Raises IntegrityError where they have another length or checksum than the index says, ConfigError where a
+        codec's extra is missing.
         """
         start, length = self.span(row)
         key = self.keys[row]
@@ -192,7 +211,7 @@ class ShardIndex:
         self.decode_values(key, found)
         return found
 
-    @cached_property
+    @_Lazy
     def decoders(self) -> dict[str, Callable[[bytes], bytes]]:
         """How to decode the fields that have a codec."""
         return {name: compression.decoder(codec) for name, codec in self.codecs.items()}
@@ -211,8 +230,9 @@ class ShardIndex:
     # ---- what it says of its content
 
     def checksums(self) -> list[Hashable] | None:
-        """Per sample something that equals another sample's exactly when (but for a crc32's collisions) their
-        stored fields are the same. None in format 1, which has no checksums."""
+        """Per sample something that equals another sample's exactly when (but for collisions of crc32) their stored
+        fields are the same. None in format 1, which has no checksums.
+        """
         if self.crc is None:
             return None
         kinds = [tuple((name, self.codecs.get(name)) for name in names) for names in self.layouts]

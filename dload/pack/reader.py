@@ -25,12 +25,12 @@ class ShardReader:
     """The samples of one shard, from a file or from bytes. Samples are copies: they outlive the reader.
 
     Opening reads the trailer and the index and checks the index's crc. A single sample (`read`, `reader[i]`,
-    `reader["key"]`) is checked against its crc; slices, `read_many` and `samples` aren't, for speed: the
-    shard as a whole is checked by its digest before it is read. May be used from several threads. """
+    `reader["key"]`) is checked against its crc; slices, `read_many` and `samples` aren't, for speed: a shard as a whole
+    is checked by its digest before it is read. May be used from several threads.
+    """
 
     def __init__(self, buffer: bytes | bytearray | memoryview | mmap.mmap, *, name: str = "in memory") -> None:
-        """Read a shard's bytes, or a map of its file, which stays its owner's to close. Bytes that may change
-        are copied.
+        """Read a shard's bytes, or a map of its file, which stays its owner's to close. What may change is copied.
 
         `name` is for messages. Raises PackFormatError or IntegrityError.
         """
@@ -92,8 +92,7 @@ class ShardReader:
     @overload
     def __getitem__(self, at: str) -> dict[str, bytes]: ...
     def __getitem__(self, at: int | slice | str) -> Sample | list[Sample] | dict[str, bytes]:
-        """A sample by number, a list of samples by slice, or the fields of the sample with a key
-        (KeyError)."""
+        """A sample by number, a list of samples by slice, or the fields of the sample with a key (KeyError)."""
         if isinstance(at, str):
             return self.read(self.index.row(at))[1]
         if isinstance(at, slice):
@@ -113,19 +112,24 @@ class ShardReader:
         return self.index.keys[row], self.index.decode(row, self._buffer[start : start + length], fields)
 
     def check(self, row: int) -> None:
-        """Raise IntegrityError unless the bytes of sample `row` have their crc. Format 1 has none to
-        check."""
+        """Raise IntegrityError unless the bytes of sample `row` have their crc. Format 1 has none to check."""
         self.read(row, ())
 
     def read_many(self, rows: Sequence[int], fields: Collection[str] | None = None) -> list[Sample]:
-        """Samples by number, in the order given, unchecked; with `fields`, those of them that each has. IndexError."""
+        """Samples by number, in the order given, unchecked; with `fields`, those of them that each has.
+
+        Raises IndexError; IntegrityError where a codec can't decode a value.
+        """
         every = range(len(self))
         return list(self._cut([every[row] for row in rows], fields))
 
     def samples(
         self, fields: Collection[str] | None = None, start: int = 0, stop: int | None = None
     ) -> Iterator[Sample]:
-        """The samples from `start` up to `stop`, in order, unchecked; with `fields`, those of them that each has."""
+        """The samples from `start` up to `stop`, in order, unchecked; with `fields`, those of them that each has.
+
+        Raises IntegrityError where a codec can't decode a value.
+        """
         return chain.from_iterable(self._chunks(range(len(self))[start:stop], fields))
 
     def _chunks(self, rows: range, fields: Collection[str] | None) -> Iterator[Iterable[Sample]]:
@@ -204,6 +208,8 @@ def _samples(keys: Iterable[str], names: Sequence[str], columns: Sequence[Iterab
     """
     rows = zip(keys, *columns, strict=False)
     match names:
+        case []:
+            return ((key, {}) for key in keys)
         case [a]:
             return ((key, {a: x}) for key, x in rows)
         case [a, b]:
@@ -213,4 +219,5 @@ def _samples(keys: Iterable[str], names: Sequence[str], columns: Sequence[Iterab
         case [a, b, c, d]:
             return ((key, {a: x, b: y, c: z, d: w}) for key, x, y, z, w in rows)
         case _:
-            return ((key, dict(zip(names, values, strict=True))) for key, *values in rows)
+            wide = zip(keys, zip(*columns, strict=False), strict=False)
+            return ((key, dict(zip(names, values, strict=False))) for key, values in wide)

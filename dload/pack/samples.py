@@ -24,8 +24,7 @@ def sample_size(key: str, fields: Fields) -> int:
 
 
 def validate_sample(key: str, fields: Fields) -> dict[str, bytes]:
-    """The fields as `bytes`, if the sample can be stored; else SampleError, which names the key and says
-    why."""
+    """The fields as `bytes`, if the sample can be stored; else SampleError, which names the key and says why."""
     validate_key(key)
     validate_names(key, names_of(key, fields))
     return {name: as_bytes(key, name, value) for name, value in fields.items()}

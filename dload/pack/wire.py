@@ -1,10 +1,10 @@
-"""The parts that shards are made of on disk: the trailer, columns of numbers, and msgpack that doesn't trust
-its input.
+"""What shards are made of on disk: the trailer, columns of numbers, and msgpack that isn't trusted.
 
 A shard of format 2:
 
-    payload    the fields' bytes, sample after sample, no padding index      msgpack map trailer    u64 length
-    of the index | u32 crc32 of the index | u32 zero | b"DLOADPK2"      (little-endian, 24 bytes)
+    payload    the fields' bytes, sample after sample, no padding
+    index      msgpack map
+    trailer    u64 length of the index | u32 crc32 of the index | u32 zero | b"DLOADPK2"    (24 bytes, little-endian)
 
 Format 1 has a trailer of 16 bytes: u64 length of the index | b"DLOADPK1".
 """
@@ -52,8 +52,7 @@ class Trailer:
         crc = zlib.crc32(index)
         if self.crc is not None and crc != self.crc:
             raise IntegrityError(
-                f"the index of shard {name} is damaged: expected crc32 {self.crc:08x}, got {crc:08x}",
-                shard=name,
+                f"the index of shard {name} is damaged: expected crc32 {self.crc:08x}, got {crc:08x}", shard=name
             )
 
 
@@ -63,11 +62,10 @@ def write_trailer(index: bytes) -> bytes:
 
 
 def read_trailer(tail: bytes | memoryview, file_size: int, name: str) -> Trailer:
-    """The trailer at the end of a shard, read from its last 24 bytes or more (all of them, in a shorter
-    file).
+    """The trailer at the end of a shard, read from its last 24 bytes or more (all of them, in a shorter file).
 
-    Raises PackFormatError for anything that is no shard of format 1 or 2, or has no room for the index it
-    announces. """
+    Raises PackFormatError for anything that is no shard of format 1 or 2, or has no room for the index it announces.
+    """
     magic = bytes(tail[-8:])
     if magic == MAGIC and len(tail) >= TRAILER_SIZE:
         size = TRAILER_SIZE

@@ -20,8 +20,9 @@ _BATCH = 1 << 18
 
 @dataclass(frozen=True, slots=True)
 class PackedShard:
-    """A shard that was written. `digest`: sha256 of its bytes, hex. Sizes in bytes; `index_size` is the index
-    alone, without the trailer. `fields`: per name how many samples have it and its raw bytes in all."""
+    """A shard that was written. `digest`: sha256 of its bytes, hex. Sizes in bytes; `index_size` is the index alone,
+    without the trailer. `fields`: per name how many samples have it and its raw bytes in all.
+    """
 
     digest: str
     size: int
@@ -31,11 +32,11 @@ class PackedShard:
 
 
 class ShardWriter:
-    """Writes samples to a file as a shard of format 2, hashing as it goes; memory holds the index and one
-    batch.
+    """Writes samples to a file as a shard of format 2, hashing as it goes; memory holds the index and one batch.
 
-    `file` is written from where it stands and neither synced nor closed. `codecs`: field name to codec.
-    Raises ConfigError for an unknown codec or one whose extra isn't installed. """
+    `file` is written from where it stands and neither synced nor closed. `codecs`: field name to codec. Raises
+    ConfigError for a codec that is unknown or whose extra is missing.
+    """
 
     def __init__(self, file: BinaryIO, *, codecs: Mapping[str, str] | None = None) -> None:
         self._file = file
@@ -56,8 +57,11 @@ class ShardWriter:
         return len(self._keys)
 
     def add(self, key: str, fields: Fields) -> None:
-        """Write one sample. Raises SampleError if it can't be stored (the shard stays as it was),
-        DuplicateKeyError if the shard has its key already, OSError if the file can't be written."""
+        """Write one sample.
+
+        Raises SampleError if it can't be stored (the shard stays as it was), DuplicateKeyError if the shard has its
+        key already, OSError if the file can't be written.
+        """
         validate_key(key)
         if key in self._keys:
             raise DuplicateKeyError(f"two samples of one shard have the key {key!r}", key=key)
@@ -86,8 +90,7 @@ class ShardWriter:
             self._flush()
 
     def finish(self) -> PackedShard:
-        """Write what is left, the index and the trailer; flush the file. The index is read back before it is
-        trusted.
+        """Write what is left, the index and the trailer; flush the file. The index is read back before it is trusted.
 
         Raises SampleError if the index is too large, IntegrityError if it doesn't read back, OSError.
         """
@@ -136,22 +139,25 @@ class ShardWriter:
         return stored
 
     def _flush(self) -> None:
-        """Hash and write the gathered values."""
-        for piece in self._pieces():
-            self._write(piece)
+        """Hash and write the gathered values: small ones joined, large ones as they are."""
+        small: list[bytes] = []
+        for value in self._batch:
+            if len(value) < _BATCH:
+                small.append(value)
+            else:
+                self._write(b"".join(small))
+                self._write(value)
+                small.clear()
+        self._write(b"".join(small))
         self._payload_size += self._batch_size
         self._batch.clear()
         self._batch_size = 0
 
-    def _pieces(self) -> list[bytes]:
-        """The gathered values in few pieces: many small ones joined, a large one as it is."""
-        if len(self._batch) > 1 and self._batch_size < 2 * _BATCH:
-            return [b"".join(self._batch)]
-        return self._batch
-
     def _write(self, piece: bytes) -> None:
         self._sha256.update(piece)
-        self._file.write(piece)
+        written = self._file.write(piece)
+        while written < len(piece):  # an unbuffered file takes no more than 2 GiB at once
+            written += self._file.write(memoryview(piece)[written:])
 
     def _stats(self, index: ShardIndex) -> dict[str, tuple[int, int]]:
         stats = index.field_stats()

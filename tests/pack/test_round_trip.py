@@ -151,6 +151,20 @@ def test_a_damaged_file_leaves_no_descriptor(tmp_path: Path) -> None:
         assert len(list(Path("/dev/fd").iterdir())) == before
 
 
+def test_a_file_that_takes_little_at_once_gets_everything() -> None:
+    class Sluggish(io.BytesIO):
+        def write(self, data: object) -> int:
+            return super().write(memoryview(data)[:1000])
+
+    file = Sluggish()
+    writer = ShardWriter(file)
+    samples = [("a", {"x": bytes(700_000), "y": b"1" * 2500}), ("b", {"x": b"2", "y": b""})]
+    for key, fields in samples:
+        writer.add(key, fields)
+    assert writer.finish().digest == hashlib.sha256(file.getvalue()).hexdigest()
+    assert list(ShardReader(file.getvalue())) == samples
+
+
 def test_bytes_like_values_are_copied_when_added() -> None:
     mutable = bytearray(b"abc")
     file = io.BytesIO()
