@@ -160,7 +160,7 @@ class _Writing:
                     raise ConflictError(
                         f"data set {self.name!r} was removed meanwhile", remedy=f"undo with: dload undo {self.name}"
                     )
-                if self.parent and parent.version != self.parent.version and self.options.check_parent:
+                if self.options.check_parent and parent.shards != old:
                     self._check_all(parent.shards + new)
                 return self._extension(parent, draft, new)
 

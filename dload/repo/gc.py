@@ -25,6 +25,7 @@ from dload.repo.refs import Record, author, read_latest, require_conditions
 from dload.store.base import ObjectInfo, Store
 
 GRACE = 7 * 86400.0  # seconds that unreachable objects and removed versions are kept
+_UNFINISHED = 86400.0  # seconds after which a write that hasn't ended was cut off, whatever the grace
 _JOBS = 16
 _BATCH = 1000
 
@@ -76,7 +77,7 @@ def gc(
         report = _plan(history, grace, GcReport(dry_run=False))
         if report.manifests or report.shards:
             _execute(history, lock, grace, report, tell)
-        report.unfinished = history.store.abort_unfinished(history.store.clock() - grace)
+        report.unfinished = history.store.abort_unfinished(history.store.clock() - max(grace, _UNFINISHED))
         return report
 
 

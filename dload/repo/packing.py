@@ -122,7 +122,9 @@ class ShardSender:
         try:
             with disk_full(self.staging, self.packing.target), path.open("xb", buffering=0) as file:
                 writer = ShardWriter(file, codecs=self.packing.codecs)
-                for item in group:
+                group.reverse()
+                while group:
+                    item = group.pop()  # and with it its bytes, as soon as they are written
                     if isinstance(item, LazySample):
                         writer.add(item.key, item.load())
                     else:
