@@ -1,6 +1,6 @@
 """How fast a commit is beside the least that it could be.
 
-    python benchmarks/commit.py [--quick] [--s3]
+    python benchmarks/commit.py [--quick] [--only memory|folder|s3]
 
 Folder: a commit of samples that are in memory, against writing and hashing the same bytes once (files of the size of a
 shard, each synced to the disk as the store does). S3: against boto3's `upload_file` of the same shards with as many
@@ -139,7 +139,7 @@ def _upload_all(endpoint: str, bucket: str, files: list[Path], threads: int) -> 
         list(pool.map(lambda path: client.upload_file(str(path), bucket, path.name), files))
 
 
-def memory_rows(total: int) -> None:
+def memory_rows(total: int, _: int) -> None:
     print(f"peak memory of a commit of {format_size(total)} to a folder store, beyond that of a tiny one")
     base = _peak(SAMPLE, 1)
     for workers in (1, 2, 4):
@@ -161,17 +161,17 @@ def measure(total: int, workers: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="less data, fewer rounds")
-    parser.add_argument("--s3", action="store_true", help="also against an S3 server (the test extra)")
+    parser.add_argument("--only", choices=("memory", "folder", "s3"), help="one part (s3 needs the test extra)")
     parser.add_argument("--measure", nargs=2, type=int, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.measure:
         measure(*args.measure)
         return
     total, rounds = (300_000_000, 3) if args.quick else (1_200_000_000, 5)
-    memory_rows(total)  # first: a child starts with the peak of the process that it came from
-    folder_rows(total, rounds)
-    if args.s3:
-        s3_rows(total, rounds)
+    # Memory first: a child starts with the peak of the process that it came from.
+    for part, rows in (("memory", memory_rows), ("folder", folder_rows), ("s3", s3_rows)):
+        if args.only in (None, part):
+            rows(total, rounds)
 
 
 if __name__ == "__main__":

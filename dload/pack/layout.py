@@ -239,7 +239,7 @@ class ShardIndex:
         numbers = self.layout or [0] * len(self)
         first = self.first_values
         return [
-            (kinds[number], self.lengths[first[row] : first[row + 1]].tobytes(), crc)
+            (kinds[number], tuple(self.lengths[first[row] : first[row + 1]]), crc)
             for row, (number, crc) in enumerate(zip(numbers, self.crc, strict=True))
         ]
 

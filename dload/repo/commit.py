@@ -20,7 +20,7 @@ from dload.files.atomic import disk_full
 from dload.manifest import FieldStats, Manifest, Packing, ShardInfo, ShardList, new_manifest
 from dload.pack import check_codecs, validate_key
 from dload.repo import keys
-from dload.repo.footers import read_footer, read_index, read_indexes
+from dload.repo.footers import read_index, read_indexes
 from dload.repo.history import History
 from dload.repo.leases import Lease
 from dload.repo.packing import Item, PackMemo, ShardDone, ShardSender
@@ -341,8 +341,8 @@ def described(store: Store, shards: ShardList) -> tuple[ShardList, dict[str, Fie
     indexes."""
     rows: list[ShardInfo] = []
     fields: dict[str, FieldStats] = {}
-    for shard, (index, index_size) in zip(shards, ordered(lambda s: read_footer(store, s), shards, _JOBS), strict=True):
-        rows.append(replace(shard, index_size=index_size))
+    for shard, index in zip(shards, read_indexes(store, shards), strict=True):
+        rows.append(replace(shard, index_size=index.size))
         fields = merge_fields(fields, {name: FieldStats(*stats) for name, stats in index.field_stats().items()})
     return ShardList.of(rows), fields
 

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator
 
 from dload.manifest import ShardInfo
 from dload.pack import TRAILER_SIZE, ShardIndex
-from dload.pack.wire import read_trailer
 from dload.repo import keys
 from dload.repo.parallel import ordered
 from dload.store.base import Store
@@ -14,9 +13,8 @@ from dload.store.base import Store
 _GUESS = 1 << 16  # bytes to ask for where the index's size isn't known: the indexes of most small shards fit
 
 
-def read_footer(store: Store, shard: ShardInfo) -> tuple[ShardIndex, int]:
-    """A shard's index and its size in bytes: one ranged GET where the manifest tells the size (format 2), else up to
-    two.
+def read_index(store: Store, shard: ShardInfo) -> ShardIndex:
+    """A shard's index: one ranged GET where the manifest tells its size (format 2), else up to two.
 
     Raises NotFoundError; PackFormatError or IntegrityError where the shard is damaged.
     """
@@ -24,16 +22,10 @@ def read_footer(store: Store, shard: ShardInfo) -> tuple[ShardIndex, int]:
     want = _GUESS if shard.index_size is None else shard.index_size + TRAILER_SIZE
     want = max(1, min(shard.size, want))
     tail = store.get_range(key, shard.size - want, want)
-    trailer = read_trailer(tail, shard.size, name)
-    needed = shard.size - trailer.payload_size
+    needed = ShardIndex.footer_size(tail, shard.size, name)
     if needed > len(tail):
         tail = store.get_range(key, shard.size - needed, needed)
-    return ShardIndex.from_footer(tail, shard.size, name), trailer.index_size
-
-
-def read_index(store: Store, shard: ShardInfo) -> ShardIndex:
-    """A shard's index; see `read_footer`."""
-    return read_footer(store, shard)[0]
+    return ShardIndex.from_footer(tail, shard.size, name)
 
 
 def read_indexes(store: Store, shards: Iterable[ShardInfo], jobs: int = 16) -> Iterator[ShardIndex]:

@@ -1,8 +1,8 @@
 """A bucket as dload-ml 0.3 left it, byte for byte, made without dload: struct, msgpack, json and hashlib by hand.
 
-    <prefix>/shards/<aa>/<sha256>                      payload | index (msgpack) | u64 LE its length | DLOADPK1
-    <prefix>/datasets/<name>/manifests/<version>.json  indented JSON with a redundant `version`
-    <prefix>/datasets/<name>/refs/latest               the version id, no end of line
+<prefix>/shards/<aa>/<sha256>                      payload | index (msgpack) | u64 LE its length | DLOADPK1
+<prefix>/datasets/<name>/manifests/<version>.json  indented JSON with a redundant `version`
+<prefix>/datasets/<name>/refs/latest               the version id, no end of line
 """
 
 from __future__ import annotations

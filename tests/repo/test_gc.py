@@ -1,0 +1,345 @@
+"""Collecting garbage: nothing that is needed, or could be in a moment, is deleted."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dload.api import Repository
+from dload.cache import ShardCache
+from dload.errors import AccessError, ConflictError, DloadError, NotFoundError, PackFormatError, RemovedError
+from dload.pack import Sample
+from dload.repo import gc as gc_room
+from dload.repo import keys
+from dload.repo.commit import missing_shards
+from dload.repo.history import History
+from dload.repo.leases import Lease, planned
+from dload.store import open_store
+from dload.store.faulty import Call, Faulty
+from dload.store.local import FolderStore
+from dload.store.memory import MemoryStore
+from dload.testing.s3_server import S3Server
+
+TARGET = 4_000
+DAY = 86_400.0
+
+
+class Clock:
+    """The store's clock, set by hand."""
+
+    def __init__(self) -> None:
+        self.now = 1_000_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def samples(count: int, seed: int = 0) -> list[Sample]:
+    rng = random.Random(seed)
+    return [(f"k{i:05d}", {"x": rng.randbytes(50)}) for i in range(count)]
+
+
+def commit(repo: Repository, data: list[Sample], name: str = "speech") -> str:
+    return repo.commit(name, data, target_shard_size=TARGET).version
+
+
+def intact(repo: Repository) -> None:
+    """Every living version of every data set is whole."""
+    for name in repo.list_datasets():
+        for manifest in repo.versions(name):
+            assert not missing_shards(repo.store, manifest.shards), (name, manifest.version)
+
+
+def shards(repo: Repository) -> int:
+    return len(list(repo.store.list("shards/")))
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def aged(clock: Clock, tmp_path: Path) -> Repository:
+    """A repository whose store's clock is `clock`."""
+    return Repository(MemoryStore(clock=clock), ShardCache(tmp_path / "cache"), tmp_path / "dload.lock")
+
+
+def test_superseded_versions_are_never_garbage(repo: Repository) -> None:
+    for i in range(3):
+        commit(repo, samples(100 + i, seed=i))
+    before = shards(repo)
+    report = repo.gc(grace="0s")
+    assert tuple(report) == (0, 0)
+    assert shards(repo) == before
+    intact(repo)
+
+
+def test_a_removed_version_goes_after_its_time_and_not_before(aged: Repository, clock: Clock) -> None:
+    one, two = commit(aged, samples(100)), commit(aged, samples(100, seed=1))
+    count = shards(aged)
+    aged.delete_dataset("speech", one)
+    clock.now += 6.9 * DAY
+    report = aged.gc()
+    assert tuple(report) == (0, 0)
+    [waiting] = [item for item in report.kept if "/manifests/" in item.key]
+    assert waiting.reason == "removed"
+    assert 0 < waiting.ready_in <= 0.11 * DAY
+    clock.now += 0.2 * DAY
+    dry = aged.gc(dry_run=True)
+    assert len(dry.manifests) == 1
+    assert shards(aged) == count
+    report = aged.gc()
+    assert [item.key for item in report.manifests] == [keys.manifest_key("speech", one)]
+    assert report.deleted_shards == len(dry.shards) > 0
+    assert shards(aged) == count - report.deleted_shards
+    assert report.freed_bytes == sum(item.size for item in dry.shards)
+    with pytest.raises(NotFoundError, match="0 removed"):
+        aged.undelete("speech", two)
+    with pytest.raises(NotFoundError, match="collected"):
+        aged.undelete("speech", one)
+    assert aged.resolve("speech") == two
+    intact(aged)
+
+
+def test_case_c20_a_shard_that_two_data_sets_share_stays(repo: Repository) -> None:
+    commit(repo, samples(200), "one")
+    two = repo.commit("two", [*samples(200), ("z", {"x": b"1"})], target_shard_size=TARGET)
+    repo.delete_dataset("one")
+    report = repo.gc(grace="0s")
+    assert len(report.manifests) == 1
+    assert report.deleted_shards <= 1
+    repo.cache.clear()
+    assert list(repo.dataset("two").samples()) == [*samples(200), ("z", {"x": b"1"})]
+    assert not missing_shards(repo.store, two.shards)
+
+
+@pytest.mark.parametrize("prefix", ["p", "p/", "p/deeper", "with space", "100%", "p%2Fq"])
+def test_case_c21_odd_prefixes_lose_nothing_live(
+    prefix: str, s3_bucket: str, s3_server: S3Server, tmp_path: Path
+) -> None:
+    other = Repository(open_store(f"s3://{s3_bucket}", endpoint_url=s3_server.endpoint_url), ShardCache(tmp_path / "a"))
+    commit(other, samples(20, seed=5), "outside")
+    store = open_store(f"s3://{s3_bucket}/{prefix}", endpoint_url=s3_server.endpoint_url)
+    repo = Repository(store, ShardCache(tmp_path / "b"))
+    commit(repo, samples(100))
+    commit(repo, samples(110, seed=1))
+    assert tuple(repo.gc(grace="0s")) == (0, 0)
+    assert tuple(other.gc(grace="0s")) == (0, 0)
+    intact(repo)
+    intact(other)
+
+
+def test_case_c22_only_the_stores_clock_counts(aged: Repository, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    import time
+
+    monkeypatch.setattr(time, "time", lambda: clock.now + 30 * DAY)  # this machine is a month ahead
+    commit(aged, samples(100))
+
+    def during() -> Iterator[Sample]:
+        yield from samples(100, seed=2)
+        report = aged.gc()
+        assert tuple(report) == (0, 0)
+
+    aged.commit("speech", during(), target_shard_size=TARGET)
+    intact(aged)
+
+
+def test_nothing_goes_while_a_commit_is_under_way_whatever_the_grace(memory_repo: Repository) -> None:
+    def during() -> Iterator[Sample]:
+        yield from samples(300)
+        report = memory_repo.gc(grace=0)
+        assert tuple(report) == (0, 0)
+        assert any("is under way" in item.reason for item in report.kept)
+
+    memory_repo.commit("speech", during(), target_shard_size=TARGET)
+    intact(memory_repo)
+
+
+def test_a_lease_that_ran_out_protects_no_more(aged: Repository, clock: Clock) -> None:
+    Lease(aged.store, "speech", None)._done.set()  # its writer was killed
+    aged.store.put(keys.shard_key("ab" * 32), b"left over")
+    clock.now += 8 * DAY
+    assert aged.gc().deleted_shards == 1
+
+
+def test_what_was_never_published_goes_after_the_grace(aged: Repository, clock: Clock) -> None:
+    version = commit(aged, samples(100))
+    for info in list(aged.store.list("datasets/speech/refs/")) + list(aged.store.list("datasets/speech/log/")):
+        aged.store.delete(info.key)
+    assert aged.gc().deleted_shards == 0
+    clock.now += 8 * DAY
+    report = aged.gc()
+    assert [item.key for item in report.manifests] == [keys.manifest_key("speech", version)]
+    assert shards(aged) == 0
+
+
+def test_foreign_objects_are_left_alone(aged: Repository, clock: Clock) -> None:
+    commit(aged, samples(10))
+    for key in ("shards/README", "shards/ab/notes.txt", "shards/00/" + "ab" * 32, "elsewhere/x"):
+        aged.store.put(key, b"mine")
+    clock.now += 30 * DAY
+    assert tuple(aged.gc()) == (0, 0)
+    assert aged.store.head("shards/00/" + "ab" * 32) is not None
+
+
+def test_a_manifest_that_can_not_be_read_stops_everything(aged: Repository, clock: Clock) -> None:
+    commit(aged, samples(10))
+    aged.store.put(keys.shard_key("ab" * 32), b"garbage")
+    aged.store.put(keys.manifest_key("speech", "cd" * 32), b"{}")
+    clock.now += 30 * DAY
+    with pytest.raises(DloadError, match="datasets/speech/manifests/cdcd"):
+        aged.gc()
+    assert aged.store.head(keys.shard_key("ab" * 32)) is not None
+    assert aged.store.head(keys.GC_LOCK) is None
+
+
+@pytest.mark.parametrize("key", ["leases/x/lease", "leases/x/ids-000000"])
+def test_a_lease_that_can_not_be_read_stops_everything(aged: Repository, clock: Clock, key: str) -> None:
+    aged.store.put(keys.shard_key("ab" * 32), b"garbage")
+    clock.now += 30 * DAY
+    aged.store.put("leases/x/lease", json.dumps({"dataset": "a", "parent": None, "ttl": 3600}).encode())
+    aged.store.put(key, b"?")
+    with pytest.raises(PackFormatError, match=key):
+        aged.gc()
+    assert aged.store.head(keys.shard_key("ab" * 32)) is not None
+
+
+def test_case_c23_killed_midway_then_the_same_data_again(aged: Repository, clock: Clock) -> None:
+    data = samples(400)
+    commit(aged, data, "other")
+    one = commit(aged, data)
+    commit(aged, samples(10, seed=4))
+    aged.delete_dataset("other")
+    aged.delete_dataset("speech", one)
+    clock.now += 8 * DAY
+
+    class Killed(BaseException):
+        pass
+
+    def plan(call: Call) -> None:
+        if call.operation == "delete_many" and "shards/" in call.key:
+            half = [info.key for info in aged.store.list("shards/")]
+            aged.store.delete_many(half[::2])
+            raise Killed
+
+    with pytest.raises(Killed):
+        Repository(Faulty(aged.store, plan), aged.cache).gc()
+    assert aged.store.head(keys.GC_PLAN) is not None or aged.store.head(keys.GC_LOCK) is not None
+    clock.now += 3 * 3600
+    assert commit(aged, data) == one
+    aged.cache.clear()
+    assert list(aged.dataset("speech").samples()) == data
+    with pytest.raises(RemovedError):
+        aged.dataset("other")
+
+
+def test_one_gc_at_a_time_and_a_dead_one_is_passed_over(aged: Repository, clock: Clock) -> None:
+    with gc_room._Lock(aged.store):
+        with pytest.raises(ConflictError, match=r"another gc of .* is running"):
+            aged.gc()
+        assert aged.gc(dry_run=True).dry_run
+        clock.now += 3600 + 900 + 1
+        aged.gc()
+
+
+def test_a_commit_waits_while_gc_is_about_to_delete_what_it_needs(aged: Repository, clock: Clock) -> None:
+    data = samples(100)
+    commit(aged, data)
+    aged.delete_dataset("speech")
+    clock.now += 8 * DAY
+    told: list[str] = []
+
+    class During(Faulty):
+        def delete_many(self, keys: object) -> None:
+            names = list(keys)
+            if any(name.startswith("shards/") for name in names):
+                assert planned(aged.store)
+                with pytest.raises(_Waits):
+                    Repository(Waiting(aged.store), aged.cache).commit(
+                        "again", data, target_shard_size=TARGET, progress=told.append
+                    )
+            super().delete_many(names)
+
+    class _Waits(Exception):
+        pass
+
+    class Waiting(Faulty):
+        """Shows that the committer waits: the second look at the plan is one too many here."""
+
+        def get(self, key: str) -> object:
+            if key == keys.GC_PLAN and any("waiting for a gc" in line for line in told):
+                raise _Waits
+            return super().get(key)
+
+    Repository(During(aged.store), aged.cache).gc()
+    assert any("waiting for a gc" in line for line in told)
+    commit(aged, data, "again")
+    intact(aged)
+
+
+def test_case_c24_a_key_that_vanishes_is_done_and_a_denied_delete_is_told(
+    s3_bucket: str, s3_server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store(f"s3://{s3_bucket}/p", endpoint_url=s3_server.endpoint_url)
+    repo = Repository(store, ShardCache(tmp_path / "cache"))
+    commit(repo, samples(100))
+    store.delete_many([keys.shard_key("ab" * 32)])
+    repo.delete_dataset("speech")
+    for name, value in s3_server.environment("no-delete").items():
+        monkeypatch.setenv(name, value)
+    denied = Repository(open_store(f"s3://{s3_bucket}/p", endpoint_url=s3_server.endpoint_url), repo.cache)
+    with pytest.raises(AccessError, match=r"(?i)delete"):
+        denied.gc(grace="0s")
+
+
+def test_case_c26_a_lock_that_pins_a_removed_version_says_who_and_how_to_undo(repo: Repository) -> None:
+    one, _ = commit(repo, samples(10)), commit(repo, samples(11))
+    repo.pin("speech", one)
+    repo.delete_dataset("speech", one)
+    repo.cache.clear()
+    with pytest.raises(
+        RemovedError, match=rf"version {one[:12]} of speech was removed by \S+ on \S+ — undo with: dload undo"
+    ):
+        repo.dataset("speech")
+
+
+def test_gc_leaves_alone_what_another_process_commits_meanwhile(tmp_path: Path) -> None:
+    code = """
+    import random, sys
+    from pathlib import Path
+    from dload.api import Repository
+    from dload.cache import ShardCache
+    from dload.store.local import FolderStore
+    repo = Repository(FolderStore(sys.argv[1]), ShardCache(Path(sys.argv[2])))
+    for seed in range(8):
+        rng = random.Random(seed % 3)
+        repo.commit("other", [(f"k{i}", {"x": rng.randbytes(50)}) for i in range(200)], target_shard_size=4000)
+    """
+    store = FolderStore(tmp_path / "store")
+    repo = Repository(store, ShardCache(tmp_path / "cache"))
+    commit(repo, samples(10))
+    command = [sys.executable, "-c", textwrap.dedent(code), str(tmp_path / "store"), str(tmp_path / "cache2")]
+    with subprocess.Popen(command) as process:
+        while process.poll() is None:
+            repo.gc(grace="0s")
+    assert process.returncode == 0
+    intact(repo)
+    assert len(repo.versions("other")) == 3
+
+
+def test_history_without_a_cache_is_what_gc_trusts(memory_repo: Repository) -> None:
+    version = commit(memory_repo, samples(10))
+    assert memory_repo.cache.read_manifest(version) is not None
+    assert History(memory_repo.store).cache is None
+
+
+def test_a_store_with_nothing_in_it(repo: Repository) -> None:
+    assert tuple(repo.gc()) == (0, 0)
