@@ -56,7 +56,7 @@ class Session:
         if yes:
             return
         if not (sys.stdin.isatty() and sys.stderr.isatty()):
-            raise ConfigError(f"{question} Nobody is there to answer", remedy="to go on, add --yes")
+            raise ConfigError(f"{question} There is no terminal to ask at", remedy="if so, add --yes")
         if not click.confirm(question, err=True):
             raise ConfigError("nothing was changed")
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 from dload.cli.commands.config import effective
-from dload.cli.output import clean, duration, pairs
+from dload.cli.output import clean, count, duration, pairs
 from dload.cli.session import Session, verb
 from dload.errors import AccessError, DloadError
 from dload.sizes import format_size
@@ -63,7 +63,8 @@ def command(session: Session) -> int:
 
     session.out.facts(facts, text)
     problems = [finding for finding in findings if finding.state == "problem"]
-    session.out.say("all is well" if not problems else f"{len(problems)} of {len(findings)} checks failed")
+    failed = f"{count(len(problems), 'check')} of {len(findings)} failed"
+    session.out.say(failed if problems else "all is well")
     return problems[0].code if problems else 0
 
 
@@ -98,7 +99,7 @@ def _store(session: Session) -> Iterator[Finding]:
     begun = time.monotonic()
     names = session.repo.list_datasets()
     took = time.monotonic() - begun
-    yield Finding("store", "ok", f"{session.repo.url} answers, {len(names)} data sets in {took * 1000:.0f} ms")
+    yield Finding("store", "ok", f"{session.repo.url} answers: {count(len(names), 'data set')} in {took * 1000:.0f} ms")
 
 
 def _clock(session: Session) -> Iterator[Finding]:
@@ -148,4 +149,5 @@ def _can_write(root: Path) -> bool:
 
 def _lock_file(session: Session) -> Iterator[Finding]:
     pins, path = session.repo.pins(), session.repo.lock_path
-    yield Finding("lock file", "ok", f"{path} pins {len(pins)} data sets" if pins else "there is no dload.lock here")
+    pinned = f"{path} pins {count(len(pins), 'data set')}"
+    yield Finding("lock file", "ok", pinned if pins else "there is no dload.lock here")

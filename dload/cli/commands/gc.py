@@ -32,7 +32,8 @@ def command(session: Session, dry_run: bool, grace: str, yes: bool) -> None:
         going = len(items) - len(report.kept)
         rows = [_row(item, "goes" if number < going else "stays") for number, item in enumerate(items)]
         headers = ("WHAT", "SIZE", "KEY", "WHY")
-        session.out.facts(_facts(report), lambda: table(headers, rows, right=("SIZE",)) if rows else "")
+        if rows or session.out.as_json:
+            session.out.facts(_facts(report), lambda: table(headers, rows, right=("SIZE",)))
         session.out.say(_summary(report, "would delete"))
         return
     if not yes:
