@@ -73,6 +73,12 @@ class NotFoundError(RemoteError):
     exit_code = 10
 
 
+class UnknownKeyError(NotFoundError, KeyError):
+    """A version has no sample with that key."""
+
+    kind = "unknown-key"
+
+
 class RemovedError(NotFoundError):
     """The version was removed and can still be brought back."""
 

@@ -269,6 +269,13 @@ class ShardCache:
         """Bytes of the shards that are there (reads the directory)."""
         return sum(entry.size for entry in self._shards())
 
+    def room_for_shards(self) -> int | None:
+        """How many bytes of shards the budget can hold beside manifests and the cache's own files; None: any."""
+        entries = scan(self.root)
+        limit = allowed(self._budget, self.root, sum(entry.stored for entry in entries))
+        beside = _total([entry for entry in entries if entry.kind in ("manifest", "other")])
+        return None if limit is None else max(0, limit - beside)
+
     def entries(self) -> list[tuple[str, int, float]]:
         """The shards that are there: digest, size, mtime; oldest first."""
         shards = sorted(self._shards(), key=lambda entry: (entry.mtime, entry.name))

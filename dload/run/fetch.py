@@ -1,0 +1,51 @@
+"""All shards of a version into the cache."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from dload.cache import ShardCache
+from dload.errors import CacheFullError
+from dload.manifest import Manifest, ShardInfo
+from dload.repo.parallel import ordered
+from dload.run.shard_feed import open_shard
+from dload.sizes import format_size
+from dload.store.base import Store
+
+
+@dataclass(frozen=True, slots=True)
+class ShardFetched:
+    """One shard is in the cache; `downloaded`: it wasn't there before. `number` counts from 1, of `total`."""
+
+    number: int
+    total: int
+    shard: ShardInfo
+    downloaded: bool
+
+
+def fetch_shards(
+    store: Store, cache: ShardCache, manifest: Manifest, jobs: int, report: Callable[[ShardFetched], object] | None
+) -> None:
+    """Bring every shard of a version into the cache, `jobs` at a time; each is hashed by this process.
+
+    Raises CacheFullError before any byte moves where the version can't be resident as a whole.
+    """
+    distinct = list({shard.digest: shard for shard in manifest.shards}.values())
+    needed, budget = sum(shard.size for shard in distinct), cache.budget
+    if budget is not None and needed > budget:
+        raise CacheFullError(
+            f"{manifest.name}@{manifest.version[:12]} has {format_size(needed)}, more than the cache budget of "
+            f"{format_size(budget)}",
+            remedy=f"set a budget of at least {needed} bytes (DLOAD_CACHE_BUDGET), or stream it: samples() needs no pull",
+            needed=needed, budget=budget,
+        )  # fmt: skip
+
+    def fetch(shard: ShardInfo) -> bool:
+        missing = not cache.contains(shard.digest)
+        open_shard(store, cache, shard).close()
+        return missing
+
+    for number, (shard, downloaded) in enumerate(zip(distinct, ordered(fetch, distinct, jobs), strict=True), 1):
+        if report is not None:
+            report(ShardFetched(number, len(distinct), shard, downloaded))
