@@ -1,0 +1,79 @@
+"""One version of a data set, to read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from typing import TYPE_CHECKING, overload
+
+from dload.manifest import Manifest
+from dload.pack import Sample
+from dload.run import Lookup, SampleStream
+from dload.sizes import format_size
+
+if TYPE_CHECKING:
+    from dload.api.repository import Repository
+
+
+class Dataset:
+    """A handle to one version. It pickles, and costs nothing until it is read.
+
+    `len(ds)` samples; `ds[i]` (negative too) gives one, `ds[a:b]` a list of them, `ds["key"]` the fields of the one
+    with that key: from the cache where their shard is there, else by ranged reads of just these samples, checked by
+    their checksums. `ds["key"]` builds an index of all keys at the first need. Raise IndexError and UnknownKeyError; the
+    network is used for what isn't cached.
+    """
+
+    def __init__(self, repo: Repository, manifest: Manifest) -> None:
+        self._repo = repo
+        self.manifest = manifest
+        self._lookup: Lookup | None = None
+
+    @property
+    def name(self) -> str:
+        return self.manifest.name
+
+    @property
+    def version(self) -> str:
+        """The full version id."""
+        return self.manifest.version
+
+    def __len__(self) -> int:
+        return self.manifest.num_samples
+
+    def __iter__(self) -> Iterator[Sample]:
+        return iter(self.samples())
+
+    @overload
+    def __getitem__(self, which: int) -> Sample: ...
+    @overload
+    def __getitem__(self, which: slice) -> list[Sample]: ...
+    @overload
+    def __getitem__(self, which: str) -> dict[str, bytes]: ...
+    def __getitem__(self, which: int | slice | str) -> Sample | list[Sample] | dict[str, bytes]:
+        if self._lookup is None:
+            self._lookup = Lookup(self._repo.store, self._repo.cache, self.manifest)
+        if isinstance(which, str):
+            return self._lookup.by_key(which)
+        if isinstance(which, slice):
+            return self._lookup.rows(which)
+        return self._lookup.by_ordinal(which)
+
+    def samples(self, prefetch: int = 3, fields: Collection[str] | None = None) -> SampleStream:
+        """All samples in storage order, `(key, {field: bytes})`; each `iter()` begins anew.
+
+        `prefetch`: how many shards, the current one included, are pinned in the cache at once; they are fetched ahead
+        on threads. `fields`: only these (a sample has those of them that it has).
+        """
+        return SampleStream(self._repo.store, self._repo.cache, self.manifest, prefetch, fields)
+
+    def fetch(self, *, workers: int = 8, progress: Callable[[str], object] | None = None) -> None:
+        """Bring every shard into the cache. Raises CacheFullError before any byte moves where they can't all fit."""
+        self._repo.fetch(self.manifest, workers=workers, progress=progress)
+
+    def __getstate__(self) -> dict[str, object]:
+        return {"_repo": self._repo, "manifest": self.manifest, "_lookup": None}
+
+    def __repr__(self) -> str:
+        m = self.manifest
+        what = f"{m.num_samples} samples, {len(m.shards)} shards, {format_size(m.total_bytes)}"
+        return f"Dataset({m.name}@{m.version[:12]}, {what})"

@@ -1,0 +1,368 @@
+"""A store and a cache together: what users call."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import platformdirs
+
+from dload.api.dataset import Dataset
+from dload.cache import Budget, ShardCache
+from dload.config import Config
+from dload.errors import ConfigError, NotFoundError
+from dload.manifest import Manifest, SampleDiff
+from dload.repo import compare, copying, gc, keys, removal
+from dload.repo.commit import CommitOptions, Outcome, append, commit
+from dload.repo.history import DatasetInfo, History, Removal
+from dload.repo.lockfile import find_lock, read_pins, write_pin
+from dload.repo.memo import FileMemo
+from dload.repo.packing import Item, ShardDone
+from dload.repo.refs import Record
+from dload.run import ShardFetched, fetch_shards
+from dload.sizes import format_size, parse_duration
+from dload.store import open_store
+from dload.store.base import Store
+
+Progress = Callable[[str], object]
+
+
+class Repository:
+    """Every data set of one store, read through one local cache.
+
+    Made by `Repository.open()`. It pickles (no clients, locks or credentials inside) and may be used from many
+    threads and after a fork. What a method raises besides what it names: AccessError (credentials, permission),
+    UnavailableError (the store can't be reached), RemoteError.
+    """
+
+    def __init__(self, store: Store, cache: ShardCache, lock_path: Path | None = None) -> None:
+        self.store = store
+        self.cache = cache
+        self._lock_path = lock_path
+
+    @classmethod
+    def open(
+        cls,
+        where: Config | str | Path | None = None,
+        *,
+        cache_dir: Path | str | None = None,
+        cache_budget: int | str | None = None,
+    ) -> Repository:
+        """The repository that the settings name, or the one at `where`: an `s3://bucket/prefix` URL, a folder, a
+        Config.
+
+        Settings come, each from the first that has it, from these arguments, DLOAD_ environment variables,
+        ./dload.toml (or an ancestor's), the user's file, defaults. Raises ConfigError. No network is touched.
+        """
+        config = where if isinstance(where, Config) else _load(where, cache_dir, cache_budget)
+        store = open_store(config.store_url(), endpoint_url=config.endpoint_url, state_dir=_state())
+        budget: Budget = "auto" if config.cache_budget_raw.strip().lower() == "auto" else config.cache_budget
+        return cls(store, ShardCache(config.cache_dir, budget))
+
+    @property
+    def url(self) -> str:
+        """Where the store is; never holds a secret."""
+        return self.store.url
+
+    @property
+    def lock_path(self) -> Path:
+        """The dload.lock of this folder or of its nearest ancestor that has one; else where `pin` makes it: here."""
+        return self._lock_path or find_lock(Path.cwd()) or Path.cwd() / "dload.lock"
+
+    @property
+    def _history(self) -> History:
+        return History(self.store, self.cache)
+
+    # ---- reading
+    def dataset(self, name: str, version: str | None = None) -> Dataset:
+        """A version to read: "latest", a tag, a full id or its first four or more digits; None: what dload.lock pins,
+        else the latest. Raises NotFoundError, RemovedError. A pinned or full id that is cached needs no network."""
+        return Dataset(self, self._history.manifest(name, self.resolve(name, version)))
+
+    def manifest(self, name: str, version: str | None = None) -> Manifest:
+        """What a version holds, and when it was made (`created`, from the log); `version` as for `dataset`."""
+        history = self._history
+        manifest = history.manifest(name, self.resolve(name, version))
+        return manifest if manifest.created else manifest.with_created(history.record_of(name, manifest.version).time)
+
+    def resolve(self, name: str, version: str | None = None) -> str:
+        """The full id of a version; `version` as for `dataset`."""
+        return self._history.resolve(name, version or self.pins().get(keys.check_name(name)) or "latest")
+
+    def list_datasets(self) -> list[str]:
+        """The names of all data sets, sorted."""
+        return self._history.names()
+
+    def overview(self) -> list[DatasetInfo]:
+        """All data sets at a glance: one request each."""
+        return self._history.overview()
+
+    def versions(self, name: str) -> list[Manifest]:
+        """All versions that aren't removed, newest first."""
+        return self._history.versions(name)
+
+    def log(self, name: str) -> list[Record]:
+        """Every move of `latest`, newest first, also of a removed data set."""
+        return self._history.log(name)
+
+    def diff(self, name: str, a: str, b: str) -> SampleDiff:
+        """The keys added, removed and changed from version `a` to version `b`. Reads only indexes of shards that
+        differ."""
+        return compare.diff(self.store, self.manifest(name, a), self.manifest(name, b))
+
+    def fetch(self, manifest: Manifest, *, workers: int = 8, progress: Progress | None = None) -> None:
+        """Bring every shard of a version into the cache, `workers` at a time.
+
+        Raises CacheFullError before any byte moves where the version can't be resident as a whole.
+        """
+        fetch_shards(self.store, self.cache, manifest, workers, _fetched_line(progress))
+
+    # ---- writing
+    def commit(
+        self,
+        name: str,
+        samples: Iterable[Item],
+        *,
+        meta: Mapping[str, Any] | None = None,
+        recipe: str | None = None,
+        target_shard_size: int | None = None,
+        progress: Progress | None = None,
+        message: str | None = None,
+        boundaries: str | None = None,
+        codecs: Mapping[str, str] | None = None,
+        workers: int = 1,
+        expect: str | None = None,
+    ) -> Manifest:
+        """Make `samples`, `(key, {field: bytes})` each, the latest version: the whole data set.
+
+        Packs them into shards of about `target_shard_size` bytes, sends what the store lacks, then publishes; what was
+        cut off leaves nothing visible and is continued by the next commit. The same samples give the same version,
+        whatever the `workers`. None for target_shard_size, boundaries ("content" or "size") and codecs ({field:
+        "zstd"}): as the latest version has them. `expect`: the version that must be latest. `progress` gets lines of
+        text.
+
+        Raises SampleError, DuplicateKeyError, ConflictError, UnsafeStoreError, and whatever `samples` raises.
+        """
+        options = CommitOptions(
+            meta=meta,
+            recipe=recipe,
+            message=message,
+            target=target_shard_size,
+            boundaries=boundaries,
+            codecs=codecs,
+            workers=workers,
+            expect=expect,
+        )
+        return self.write(commit, name, samples, options, progress=progress).manifest
+
+    def append(
+        self,
+        name: str,
+        samples: Iterable[Item],
+        *,
+        meta: Mapping[str, Any] | None = None,
+        recipe: str | None = None,
+        target_shard_size: int | None = None,
+        progress: Progress | None = None,
+        message: str | None = None,
+        boundaries: str | None = None,
+        codecs: Mapping[str, str] | None = None,
+        workers: int = 1,
+        expect: str | None = None,
+        check_parent: bool = True,
+    ) -> Manifest:
+        """Put `samples` behind those of the latest version. None for meta and recipe: as the latest version has them.
+
+        The new keys must not be among the old ones; `check_parent=False` doesn't look. Where another version became
+        latest meanwhile, the samples go behind that. Otherwise as `commit`.
+        """
+        options = CommitOptions(
+            meta=meta,
+            recipe=recipe,
+            message=message,
+            target=target_shard_size,
+            boundaries=boundaries,
+            codecs=codecs,
+            workers=workers,
+            expect=expect,
+            check_parent=check_parent,
+        )
+        return self.write(append, name, samples, options, progress=progress).manifest
+
+    def write(
+        self,
+        operation: Callable[[History, str, Iterable[Item], CommitOptions], Outcome],
+        name: str,
+        samples: Iterable[Item],
+        options: CommitOptions,
+        *,
+        progress: Progress | None = None,
+    ) -> Outcome:
+        """`commit` or `append` (of dload.repo.commit) with all their options and all that they have to say.
+
+        Remembers on this machine which files gave which shards, and keeps new shards in the cache, where there is room.
+        """
+        with FileMemo(self._memo_path(name)) as memo:
+            options = replace(
+                options,
+                memo=memo,
+                keep=self.cache.add if self.store.staging is None else None,
+                report=_both(options.report, _shard_line(progress)),
+                tell=options.tell or progress,
+            )
+            outcome = operation(self._history, name, samples, options)
+        if progress is not None:
+            m = outcome.manifest
+            what = "committed" if outcome.record else "nothing to commit:"
+            size = f"{m.num_samples} samples, {len(m.shards)} shards, {format_size(m.total_bytes)}"
+            progress(f"{what} {name}@{m.version[:12]}: {size}")
+        return outcome
+
+    def _memo_path(self, name: str) -> Path:
+        where = hashlib.sha256(f"{self.store.url} {keys.check_name(name)}".encode()).hexdigest()[:32]
+        return _state() / "commits" / where
+
+    def copy(
+        self, name: str, *, to: Repository, version: str | None = None, progress: Progress | None = None
+    ) -> Manifest:
+        """Make a version (default: as for `dataset`) the latest of the same name in another repository, under the
+        same id."""
+        return copying.copy(self._history, to._history, name, self.resolve(name, version), tell=progress)
+
+    def revert(self, name: str, version: str, *, message: str | None = None) -> Record:
+        """Make an old version the latest again. History stays; this is a new record in it."""
+        return removal.revert(self._history, name, self.resolve(name, version), message)
+
+    def tag(self, name: str, tag: str, version: str | None = None) -> str:
+        """Give a version (default: as for `dataset`) a name that never moves; returns its id. Raises ConflictError."""
+        resolved = self.resolve(name, version)
+        self._history.tag(name, tag, resolved)
+        return resolved
+
+    def untag(self, name: str, tag: str) -> None:
+        """Delete a tag; what it named stays."""
+        self._history.untag(name, tag)
+
+    def tags(self, name: str) -> dict[str, str]:
+        """Tag -> version id."""
+        return self._history.tags(name)
+
+    # ---- this project's pins
+    def pin(self, name: str, version: str | None = None) -> str:
+        """Write into dload.lock which version of a data set this project uses; returns its id. None: the latest,
+        whatever is pinned now."""
+        resolved = self.resolve(name, version or "latest")
+        write_pin(self.lock_path, name, resolved)
+        return resolved
+
+    def unpin(self, name: str) -> None:
+        """Take a data set out of dload.lock. Raises NotFoundError where it isn't in it. No network."""
+        if keys.check_name(name) not in self.pins():
+            raise NotFoundError(f"{name} is not pinned in {self.lock_path}", remedy="see what is: dload ls")
+        write_pin(self.lock_path, name, None)
+
+    def pins(self) -> dict[str, str]:
+        """Data set -> version id, as dload.lock says. No network."""
+        return read_pins(self.lock_path) if self.lock_path.exists() else {}
+
+    # ---- removing
+    def delete_dataset(self, name: str, version: str | None = None) -> None:
+        """Hide a version, or with None the whole data set, until `undelete`; `gc` deletes what has been hidden long
+        enough.
+
+        Raises ConflictError while a tag names what would be hidden, or where the version is the only one.
+        """
+        if version is None:
+            removal.remove_dataset(self._history, name)
+        else:
+            removal.remove_version(self._history, name, self.resolve(name, version))
+
+    def undelete(self, name: str, version: str | None = None) -> str:
+        """Take back a removal; returns the id of the version that is back. None: of the whole data set, or of its only
+        removed version. Raises NotFoundError where nothing is removed, or gc has taken it."""
+        history = self._history
+        if version is None and history.is_removed(name):
+            return removal.restore_dataset(history, name).version
+        removed = [r.version for r in history.removed(name) if r.version.startswith(version or "")]
+        if len(removed) != 1:
+            found = ", ".join(v[:12] for v in removed) or "none"
+            raise (ConfigError if removed else NotFoundError)(
+                f"{len(removed)} removed versions of {name} fit {version or 'any'!r}: {found}",
+                remedy=f"name one: dload undo {name}@{removed[0][:12]}" if removed else f"see: dload log {name}",
+            )
+        removal.restore_version(history, name, removed[0])
+        return removed[0]
+
+    def removed(self, name: str) -> list[Removal]:
+        """The versions that were removed one by one and can be brought back."""
+        return self._history.removed(name)
+
+    def retain(
+        self, name: str, *, keep_last: int | None = None, keep_within: float | None = None, dry_run: bool = False
+    ) -> list[removal.Retention]:
+        """Hide the versions that no rule keeps: the last `keep_last`, those younger than `keep_within` seconds,
+        tagged ones and the latest. Returns what becomes of each, newest first; `dry_run` changes nothing."""
+        plan = removal.retention(self._history, name, keep_last=keep_last, keep_within=keep_within)
+        if not dry_run:
+            for each in plan:
+                if not each.kept:
+                    removal.remove_version(self._history, name, each.version)
+        return plan
+
+    def gc(self, *, dry_run: bool = False, grace: str | float = "7d", progress: Progress | None = None) -> gc.GcReport:
+        """Delete shards and manifests that no version needs and that are older than `grace` ("7d", "12h", or seconds).
+
+        Returns what went and what stayed and why; as an iterable it is (shards deleted, bytes freed). `dry_run` only
+        looks. Raises ConflictError while another gc runs.
+        """
+        seconds = parse_duration(grace) if isinstance(grace, str) else float(grace)
+        return gc.gc(self._history, grace=seconds, dry_run=dry_run, tell=progress)
+
+    def __repr__(self) -> str:
+        return f"Repository({self.url}, cache {self.cache.root})"
+
+
+def _load(where: str | Path | None, cache_dir: Path | str | None, cache_budget: int | str | None) -> Config:
+    given = {"store": where, "cache_dir": cache_dir, "cache_budget": cache_budget}
+    return Config.load(overrides={name: None if value is None else str(value) for name, value in given.items()})
+
+
+def _state() -> Path:
+    """Where this user's machine remembers what saves work: which files gave which shards, what a store can do."""
+    return platformdirs.user_state_path("dload")
+
+
+def _shard_line(progress: Progress | None) -> Callable[[ShardDone], object] | None:
+    if progress is None:
+        return None
+
+    def line(done: ShardDone) -> None:
+        shard = done.shard
+        what = "uploaded" if done.sent else "there already:"
+        progress(
+            f"shard {done.number}: {format_size(shard.size)}, {shard.num_samples} samples — {what} {shard.digest[:12]}"
+        )
+
+    return line
+
+
+def _fetched_line(progress: Progress | None) -> Callable[[ShardFetched], object] | None:
+    if progress is None:
+        return None
+
+    def line(done: ShardFetched) -> None:
+        what = "fetched" if done.downloaded else "there already:"
+        progress(f"shard {done.number} of {done.total}: {format_size(done.shard.size)} {what} {done.shard.digest[:12]}")
+
+    return line
+
+
+def _both(
+    a: Callable[[ShardDone], object] | None, b: Callable[[ShardDone], object] | None
+) -> Callable[[ShardDone], object] | None:
+    if a is None or b is None:
+        return a or b
+    return lambda done: (a(done), b(done))
