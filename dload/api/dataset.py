@@ -19,8 +19,8 @@ class Dataset:
 
     `len(ds)` samples; `ds[i]` (negative too) gives one, `ds[a:b]` a list of them, `ds["key"]` the fields of the one
     with that key: from the cache where their shard is there, else by ranged reads of just these samples, checked by
-    their checksums. `ds["key"]` builds an index of all keys at the first need. Raise IndexError and UnknownKeyError; the
-    network is used for what isn't cached.
+    their checksums. `ds["key"]` builds an index of all keys at the first need. Raise IndexError and UnknownKeyError.
+    The network is used for what isn't cached.
     """
 
     def __init__(self, repo: Repository, manifest: Manifest) -> None:

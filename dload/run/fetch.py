@@ -37,7 +37,7 @@ def fetch_shards(
         raise CacheFullError(
             f"{manifest.name}@{manifest.version[:12]} has {format_size(needed)}, more than the cache budget of "
             f"{format_size(budget)}",
-            remedy=f"set a budget of at least {needed} bytes (DLOAD_CACHE_BUDGET), or stream it: samples() needs no pull",
+            remedy=f"set a budget of at least {needed} bytes (DLOAD_CACHE_BUDGET), or stream it with samples()",
             needed=needed, budget=budget,
         )  # fmt: skip
 
