@@ -64,7 +64,6 @@ _CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
 _NO_CREDENTIALS = (
     boto_errors.NoCredentialsError, boto_errors.PartialCredentialsError, boto_errors.CredentialRetrievalError,
     boto_errors.ProfileNotFound, boto_errors.ConfigParseError, boto_errors.TokenRetrievalError, boto_errors.SSOError,
-    
 )  # fmt: skip
 _NO_CONNECTION = (
     boto_errors.EndpointConnectionError, boto_errors.ConnectTimeoutError, boto_errors.ProxyConnectionError,
@@ -239,8 +238,7 @@ class S3Store:
             raise PreconditionFailedError(error.message, **error.details) from error
 
     def conditional(self, *, refresh: bool = False) -> bool:
-        with self._errors("write", "tmp/probe"):
-            store = f"{self._connect().endpoint} {self._bucket}"
+        store = f"{self._connect().endpoint} {self._bucket}"
         if self._form is None and not refresh:
             self._form = recall(self._state_dir, store)
         if self._form is None or refresh:
@@ -272,9 +270,8 @@ class S3Store:
 
     def abort_unfinished(self, before: float) -> int:
         with self._errors("list the uploads of", ""):
-            pages = self._client.get_paginator("list_multipart_uploads").paginate(
-                Bucket=self._bucket, Prefix=self._prefix
-            )
+            paginator = self._client.get_paginator("list_multipart_uploads")
+            pages = paginator.paginate(Bucket=self._bucket, Prefix=self._prefix)
             uploads = [found for page in pages for found in page.get("Uploads", ())]
         old = [found for found in uploads if found["Initiated"].timestamp() < before]
         for found in old:
@@ -290,9 +287,8 @@ class S3Store:
     def _put_object(self, key: str, body: bytes | FileSlice, wanted: dict[str, str] | None = None) -> str:
         with self._errors("write", key):
             more: Any = wanted or {}
-            reply = self._client.put_object(
-                Bucket=self._bucket, Key=self._prefix + key, Body=cast(bytes, body), **more
-            )
+            full = self._prefix + key
+            reply = self._client.put_object(Bucket=self._bucket, Key=full, Body=cast(bytes, body), **more)
             return _bare(reply["ETag"])
 
     def _upload(self, full: str) -> Upload:
@@ -386,7 +382,10 @@ class S3Store:
         if self._connection is None:
             with self._lock:
                 if self._connection is None:
-                    self._connection = self._build()
+                    try:
+                        self._connection = self._build()
+                    except boto_errors.BotoCoreError as error:
+                        raise self._failed(self._request("open", ""), error) from error
         return self._connection
 
     def _build(self) -> _Connection:
