@@ -7,6 +7,7 @@ import secrets
 from collections.abc import Iterator
 from pathlib import Path
 
+import boto3
 import pytest
 
 from dload.files.locks import locked
@@ -14,6 +15,71 @@ from dload.store.base import Store
 from dload.store.local import FolderStore
 from dload.store.memory import MemoryStore
 from dload.testing.s3_server import S3Server
+
+_CREDENTIALS = pytest.StashKey[tuple[str, str]]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--s3-endpoint",
+        metavar="URL",
+        help="run the tests of S3 only, against the server at URL, in buckets of their own, with AWS_ACCESS_KEY_ID "
+        "and AWS_SECRET_ACCESS_KEY of the environment",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--s3-endpoint"):
+        try:
+            config.stash[_CREDENTIALS] = os.environ["AWS_ACCESS_KEY_ID"], os.environ["AWS_SECRET_ACCESS_KEY"]
+        except KeyError as error:
+            raise pytest.UsageError(f"--s3-endpoint needs credentials; {error} isn't set") from error
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--s3-endpoint"):
+        others = [item for item in items if not _wants_s3(item)]
+        config.hook.pytest_deselected(items=others)
+        items[:] = [item for item in items if _wants_s3(item)]
+
+
+def _wants_s3(item: pytest.Item) -> bool:
+    """Whether a test uses the server, by a fixture or by a parameter that chooses the kind of store."""
+    chosen = item.callspec.params.values() if hasattr(item, "callspec") else ()
+    return "s3_server" in getattr(item, "fixturenames", ()) or "s3" in chosen
+
+
+class RunningServer(S3Server):
+    """An S3 server that runs already, whatever it is. Its only profile is admin."""
+
+    def __init__(self, folder: Path, endpoint_url: str, access_key: str, secret_key: str) -> None:
+        super().__init__(folder)
+        self._endpoint_url = endpoint_url
+        keys = {"aws_access_key_id": access_key, "aws_secret_access_key": secret_key}
+        self._resource = boto3.resource("s3", endpoint_url=endpoint_url, region_name="us-east-1", **keys)
+        lines = [f"{name} = {value}" for name, value in keys.items()]
+        (folder / "credentials").write_text("\n".join(["[default]", *lines, "[admin]", *lines]))
+        (folder / "config").write_text("[default]\nregion = us-east-1\n[profile admin]\nregion = us-east-1\n")
+
+    @property
+    def endpoint_url(self) -> str:
+        return self._endpoint_url
+
+    def make_bucket(self, name: str) -> None:
+        self._resource.create_bucket(Bucket=name)
+
+    def drop_bucket(self, name: str) -> None:
+        bucket = self._resource.Bucket(name)
+        for upload in bucket.multipart_uploads.all():
+            upload.abort()
+        for left in bucket.objects.all():
+            left.delete()
+        bucket.delete()
+
+    def environment(self, profile: str = "admin") -> dict[str, str]:
+        if profile not in ("admin", "default"):
+            pytest.skip(f"needs the profile {profile!r}, which only SeaweedFS is given")
+        return super().environment(profile)
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -31,9 +97,12 @@ def no_settings_of_this_machine(tmp_path_factory: pytest.TempPathFactory) -> Ite
 
 
 @pytest.fixture(scope="session")
-def s3_server(tmp_path_factory: pytest.TempPathFactory) -> S3Server:
+def s3_server(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> S3Server:
     """SeaweedFS, shared by all processes of the run; started at the first need, stopped at the end of the
-    run."""
+    run. Or the server of --s3-endpoint."""
+    if endpoint := pytestconfig.getoption("--s3-endpoint"):
+        folder = tmp_path_factory.mktemp("s3-server")
+        return RunningServer(folder, endpoint, *pytestconfig.stash[_CREDENTIALS])
     folder = _run_folder(tmp_path_factory)
     with locked(folder / "s3-server.lock", timeout=60):
         return S3Server.shared(folder / "s3-server")
