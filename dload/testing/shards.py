@@ -1,0 +1,39 @@
+"""Made-up shards and manifests for tests of what reads them."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import random
+from collections.abc import Iterable
+
+from dload.manifest import Manifest, ShardInfo, ShardList
+from dload.pack import Sample, ShardWriter
+from dload.repo.keys import shard_key
+from dload.store.base import Store
+
+
+def made_samples(shard: int, count: int, size: int = 1000) -> list[Sample]:
+    """Samples with fields `image`, of that size, and `label`; they depend on the arguments alone."""
+    rng = random.Random(shard)
+    return [
+        (f"shard{shard}/sample{number}", {"image": rng.randbytes(size), "label": str(number).encode()})
+        for number in range(count)
+    ]
+
+
+def put_shard(store: Store, samples: Iterable[Sample]) -> ShardInfo:
+    """Pack samples and put the shard where a repository has it."""
+    file = io.BytesIO()
+    writer = ShardWriter(file)
+    for key, fields in samples:
+        writer.add(key, fields)
+    packed = writer.finish()
+    store.put(shard_key(packed.digest), file.getvalue())
+    return ShardInfo(packed.digest, packed.size, packed.num_samples, packed.index_size)
+
+
+def manifest_of(shards: Iterable[ShardInfo], name: str = "made") -> Manifest:
+    """A manifest of these shards, with a version that no store knows."""
+    listed = ShardList.of(shards)
+    return Manifest(name, hashlib.sha256("".join(listed.digests).encode()).hexdigest(), listed)
