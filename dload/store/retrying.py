@@ -69,7 +69,9 @@ class Tries:
         longest = min(backoff.longest, backoff.first * 2 ** min(self._failed - 1, 30))
         pause = longest * (1 + backoff.random()) / 2
         elapsed = backoff.clock() - self._since
-        patience = backoff.first_contact if error.details.get("answered") is False else backoff.patience
+        patience = backoff.patience
+        if error.details.get("answered") is False:
+            patience = min(patience, backoff.first_contact)
         if elapsed + pause > patience:
             if self._failed == 1:
                 raise error

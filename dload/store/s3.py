@@ -154,9 +154,9 @@ class S3Store:
         try:
             with self._errors("read", key), self._open(key, f"bytes={start}-{last}") as reply:
                 found = self._range_of(reply, key)
-                if (found.first, found.last) == (start, last):
-                    return reply["Body"].read()
                 size = found.size
+                if (found.first, found.last) == (start, last):
+                    return self._whole(reply["Body"].read(), key, length)
         except RemoteError as error:
             if error.details.get("status") != _PAST_THE_END:
                 raise
@@ -314,6 +314,12 @@ class S3Store:
             what = f"asked for a range, the store gave {reply.get('ContentRange', 'the whole')}"
             raise self._request("read", key).failed(RemoteError, what)
         return found
+
+    def _whole(self, data: bytes, key: str, length: int) -> bytes:
+        if len(data) != length:
+            what = f"{length:,} bytes were announced, {len(data):,} came"
+            raise self._request("read", key).failed(UnavailableError, what)
+        return data
 
     def _size(self, key: str) -> int:
         found = self.head(key)

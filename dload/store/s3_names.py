@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import urlsplit
 
 from dload.errors import ConfigError
 
@@ -33,7 +33,7 @@ def check_endpoint(url: str | None) -> str | None:
     if not url:
         return None
     shown = without_userinfo(url)
-    parts = urlsplit(url)
+    parts = urlsplit(shown)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ConfigError(f"the endpoint {shown!r} is not a URL", remedy="write it as https://host or http://host:port")
     return shown
@@ -41,8 +41,8 @@ def check_endpoint(url: str | None) -> str | None:
 
 def without_userinfo(url: str) -> str:
     """The URL without `user:password@`."""
-    parts = urlsplit(url)
-    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
+    scheme, mark, rest = url.rpartition("://")
+    return scheme + mark + rest.rpartition("@")[2]
 
 
 def is_aws(url: str) -> bool:

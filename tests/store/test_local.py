@@ -201,7 +201,12 @@ def _failing(code: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     ("code", "expected"),
-    [(errno.EACCES, AccessError), (errno.EROFS, AccessError), (errno.ESTALE, UnavailableError), (errno.EIO, RemoteError)],
+    [
+        (errno.EACCES, AccessError),
+        (errno.EROFS, AccessError),
+        (errno.ESTALE, UnavailableError),
+        (errno.EIO, RemoteError),
+    ],
 )
 def test_what_the_disk_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, expected: type[RemoteError]
