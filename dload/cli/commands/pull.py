@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from dload.cli.facts import summary
-from dload.cli.output import Bar, count
+from dload.cli.output import Bar, count, short
 from dload.cli.session import Session, Target, target_argument, verb, version_option
 from dload.sizes import format_size
 
@@ -48,14 +48,27 @@ def command(
         return 0
     if to is not None:
         return _restore(session, manifest, to, force)
-    with session.out.live(f"pull {manifest.name}") as tell:
-        repo.fetch(manifest, workers=workers, progress=tell)
+    _fetch(session, manifest, workers)
     if session.out.as_json:
         session.out.facts(facts, lambda: "")
     downloaded = f"{count(len(missing), 'shard')} downloaded, {format_size(facts['missing_bytes'])}"
     session.out.say(f"{summary(manifest)} is in the cache ({downloaded if missing else 'it was there already'})")
     session.out.next(f"dload head {manifest.name}")
     return 0
+
+
+def _fetch(session: Session, manifest: Manifest, workers: int) -> None:
+    from dload.run import ShardFetched, fetch_shards
+
+    total = sum({shard.digest: shard.size for shard in manifest.shards}.values())
+    with session.out.bar(f"pull {manifest.name}", total) as bar:
+
+        def report(done: ShardFetched) -> None:
+            bar.advance(done.shard.size)
+            what = "downloaded" if done.downloaded else "there already"
+            session.out.detail(f"shard {done.number} of {done.total}: {what}, {short(done.shard.digest)}")
+
+        fetch_shards(session.repo.store, session.repo.cache, manifest, workers, report)
 
 
 def _plan_text(manifest: Manifest, missing: int, size: int) -> str:
@@ -76,16 +89,16 @@ def _restore(session: Session, manifest: Manifest, to: Path, force: bool) -> int
     if session.out.as_json:
         session.out.facts(facts, lambda: "")
     written = f"{count(done.written, 'file')} written, {format_size(done.written_bytes)}"
-    session.out.say(f"{manifest.name}@{manifest.version[:12]} is in {to}: {written}, {done.same:,} there already")
+    session.out.say(f"{manifest.name}@{short(manifest.version)} is in {to}: {written}, {done.same:,} there already")
     if not done.differing:
         return 0
     shown = ", ".join(done.differing[:_SHOWN]) + (", ..." if len(done.differing) > _SHOWN else "")
     session.out.warn(f"{count(len(done.differing), 'file')} with other contents left as they are: {shown}")
-    session.out.next(f"dload pull {manifest.name}@{manifest.version[:12]} --to {to} --force")
+    session.out.next(f"dload pull {manifest.name}@{short(manifest.version)} --to {to} --force")
     return _IN_PART
 
 
-def _counted(samples: Iterator[Sample], bar: Bar) -> Iterator[Sample]:
+def _counted(samples: Iterable[Sample], bar: Bar) -> Iterator[Sample]:
     for key, fields in samples:
         yield key, fields
         bar.advance(sum(map(len, fields.values())))
