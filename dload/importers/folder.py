@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from hashlib import blake2b
@@ -25,12 +25,18 @@ _NAMED = 10  # how many names an error lists
 
 
 class _File(NamedTuple):
-    """One file of the folder. They are ordered as samples and their fields are: by UTF-8 bytes of the key."""
+    """One file of the folder, as it was when it was found. They are ordered as samples and their fields are: by UTF-8
+    bytes of the key.
+    """
 
     key: bytes
     field: str
     root: int
     path: bytes
+    size: int
+    mtime_ns: int
+    ctime_ns: int
+    inode: int
 
     @property
     def shown(self) -> str:
@@ -61,6 +67,7 @@ class Folder:
     ) -> None:  # fmt: skip
         self.allow_changed = allow_changed
         self.force = force
+        self._settled = (time.time() - _RACY_SECONDS) * 1e9
         scan = _Scan(Patterns(include), Patterns(exclude))
         for number, root in enumerate(roots):
             scan.walk(number, Path(root))
@@ -82,13 +89,12 @@ class Folder:
         return len(self._files)
 
     def __iter__(self) -> Iterator[LazySample]:
-        """The samples. Asks the file system about each file; reads none before a sample is loaded."""
+        """The samples, as the files were when they were found. Reads none before a sample is loaded."""
         for key, group in groupby(self._files, key=lambda file: file.key):
-            files = {file.field: file for file in group}
-            states = {field: _state(file) for field, file in files.items()}
-            sizes = {field: state.st_size for field, state in states.items()}
-            load = partial(_load, files, states, self.allow_changed)
-            yield LazySample(key.decode(), sizes, load, None if self.force else _stamp(files, states))
+            files = list(group)
+            sizes = {file.field: file.size for file in files}
+            stamp = None if self.force else _stamp(files, self._settled)
+            yield LazySample(key.decode(), sizes, partial(_load, files, self.allow_changed), stamp)
 
 
 # ---- looking
@@ -150,7 +156,9 @@ class _Scan:
         except UnicodeDecodeError:
             self._refuse(path, "its name is not UTF-8")
             return
-        file = _File(key.encode(), field, number, path)
+        file = _File(
+            key.encode(), field, number, path, state.st_size, state.st_mtime_ns, state.st_ctime_ns, state.st_ino
+        )
         if not stat.S_ISREG(state.st_mode):
             self._refuse(path, "neither a file nor a folder")
         elif len(file.key) > MAX_KEY_SIZE:
@@ -197,51 +205,42 @@ def _refuse_same_keys(files: list[_File]) -> None:
 
 
 # ---- reading
-def _state(file: _File) -> os.stat_result:
-    with _named(file):
-        return os.stat(file.path)  # noqa: PTH116 (the path is bytes)
+def _load(files: Sequence[_File], allow_changed: bool) -> dict[str, bytes]:
+    return {file.field: _read(file, allow_changed) for file in files}
 
 
-def _load(
-    files: Mapping[str, _File], states: Mapping[str, os.stat_result], allow_changed: bool
-) -> dict[str, bytes]:
-    return {field: _read(file, states[field], allow_changed) for field, file in files.items()}
-
-
-def _read(file: _File, before: os.stat_result, allow_changed: bool) -> bytes:
-    """The file's bytes as they were when its sample was announced."""
-    data, unchanged = _read_once(file, before)
+def _read(file: _File, allow_changed: bool) -> bytes:
+    """The file's bytes as they were when it was found."""
+    data, unchanged = _read_once(file, (file.size, file.mtime_ns, file.inode))
     if not unchanged:
         # It may be at rest again by now. But its size was promised.
         data, unchanged = _read_once(file, None)
-        if not allow_changed and not (unchanged and len(data) == before.st_size):
+        if not allow_changed and not (unchanged and len(data) == file.size):
             raise SampleError(
-                f"{file.shown!r} changed while it was read: {before.st_size:,} bytes, then {len(data):,}",
+                f"{file.shown!r} changed while it was committed: {file.size:,} bytes, then {len(data):,}",
                 remedy="commit again when it is at rest, or take it as it is read with --allow-changed",
                 path=file.shown,
             )
     return data
 
 
-def _read_once(file: _File, before: os.stat_result | None) -> tuple[bytes, bool]:
+def _read_once(file: _File, before: tuple[int, int, int] | None) -> tuple[bytes, bool]:
     """The bytes, and whether the file was the same before (None: now) and after."""
     with _named(file), open(file.path, "rb") as stream:  # noqa: PTH123 (the path is bytes)
         now = os.fstat(stream.fileno())
         data = stream.read(now.st_size + 1)  # one more shows that it grew; all of it might never end
         last = os.fstat(stream.fileno())
-    unchanged = _identity(before or now) == _identity(last) and len(data) == now.st_size
+    unchanged = (before or _identity(now)) == _identity(last) and len(data) == now.st_size
     return data[: now.st_size], unchanged
 
 
-def _stamp(files: Mapping[str, _File], states: Mapping[str, os.stat_result]) -> bytes | None:
-    """What tells that the files are still the same ones, unread. None where they are so new that they could
-    change once more without a difference in their times."""
-    if max(max(state.st_mtime, state.st_ctime) for state in states.values()) > time.time() - _RACY_SECONDS:
+def _stamp(files: Sequence[_File], settled: float) -> bytes | None:
+    """What tells that the files are still the same ones, unread. None where one is younger than `settled` (ns since
+    1970): it could change once more without a difference in its times.
+    """
+    if any(file.mtime_ns > settled or file.ctime_ns > settled for file in files):
         return None
-    digest = blake2b(digest_size=32)
-    for field, state in states.items():
-        digest.update(repr((field, files[field].path, state.st_ctime_ns, _identity(state))).encode())
-    return digest.digest()
+    return blake2b(repr([file[1:] for file in files]).encode(), digest_size=32).digest()
 
 
 def _identity(state: os.stat_result) -> tuple[int, int, int]:
