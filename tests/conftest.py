@@ -129,6 +129,20 @@ def s3_bucket(s3_environment: S3Server) -> Iterator[str]:
     s3_environment.drop_bucket(name)
 
 
+@pytest.fixture(scope="session")
+def s3_common_bucket(s3_server: S3Server) -> str:
+    """A bucket that all tests of this process share, each with a prefix of its own: a fresh one costs half a second."""
+    name = f"common-{secrets.token_hex(6)}"
+    s3_server.make_bucket(name)
+    return name
+
+
+@pytest.fixture
+def s3_place(s3_environment: S3Server, s3_common_bucket: str) -> tuple[str, str]:
+    """A bucket and a prefix of it that is empty; the server's credentials are in the environment."""
+    return s3_common_bucket, f"test/{secrets.token_hex(6)}"
+
+
 @pytest.fixture(params=["folder", "memory", "s3"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
     """An empty store of each kind."""
@@ -138,9 +152,8 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
         return MemoryStore()
     from dload.store.s3 import S3Store
 
-    bucket = request.getfixturevalue("s3_bucket")
     server = request.getfixturevalue("s3_server")
-    return S3Store(bucket, "some/prefix", endpoint_url=server.endpoint_url)
+    return S3Store(*request.getfixturevalue("s3_place"), endpoint_url=server.endpoint_url)
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

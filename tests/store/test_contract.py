@@ -33,8 +33,8 @@ class TestMemory(StoreContract):
 
 class TestS3(StoreContract):
     @pytest.fixture
-    def store(self, s3_server: S3Server, s3_bucket: str) -> S3Store:
-        return S3Store(s3_bucket, "some/prefix", endpoint_url=s3_server.endpoint_url)
+    def store(self, s3_server: S3Server, s3_place: tuple[str, str]) -> S3Store:
+        return S3Store(*s3_place, endpoint_url=s3_server.endpoint_url)
 
 
 class TestRetryingOverFaults(StoreContract):
@@ -54,13 +54,13 @@ class TestS3ThroughFaults(StoreContract):
     """One request in ten is refused for the moment, breaks off, or loses its reply."""
 
     @pytest.fixture
-    def store(self, s3_server: S3Server, s3_bucket: str) -> Iterator[Retrying]:
+    def store(self, s3_server: S3Server, s3_place: tuple[str, str]) -> Iterator[Retrying]:
         backoff = Backoff(first=0.01, longest=0.05)
         with FaultProxy(s3_server.endpoint_url) as proxy:
             proxy.add(Status(503), rate=0.04)
             proxy.add(Cut(0.5), method="GET", rate=0.04)
             proxy.add(LostReply(), rate=0.02)
-            yield Retrying(S3Store(s3_bucket, "p", endpoint_url=proxy.url, backoff=backoff), backoff)
+            yield Retrying(S3Store(*s3_place, endpoint_url=proxy.url, backoff=backoff), backoff)
 
 
 class _PicklableFaults(Faulty):
