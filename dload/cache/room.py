@@ -10,7 +10,7 @@ import errno
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -87,11 +87,10 @@ class Room:
             ) from error  # fmt: skip
 
     def reserve(self, name: str, size: int, final: Path) -> Reservation | Blocked | None:
-        """Reserve `size` bytes for the file `final`: the right to fill its partial, which may hold bytes
-        already.
+        """Reserve `size` bytes for the file `final`: the right to fill its partial, which may hold bytes already.
 
-        None: look again, for `final` is there or someone else was at it (this waits for him). Raises
-        CacheFullError if the budget can't hold it beside what this process holds.
+        None: look again, for `final` is there, or someone was filling the partial (this waits until that has ended).
+        Raises CacheFullError if the budget can't hold it beside what this process holds.
         """
         path = partial_path(self.root, name, size)
         lock: LockFile | None = None
@@ -100,18 +99,13 @@ class Room:
             with self.lock():
                 if final.exists():
                     return None
-                if path.exists():
+                with suppress(FileNotFoundError):
                     lock = LockFile(path, os.O_RDWR)
                 if lock is None or try_lock(lock.descriptor):
                     claim = self._claim(name, size, path, lock)
                     return claim
-            wait_lock(lock.descriptor)
-            if not names(path, lock.descriptor):
-                return None  # before the cache's lock: who finished it holds that, and waits for this one to let go
-            with self.lock():
-                claim = self._claim(name, size, path, lock)
-                return claim
-        except FileNotFoundError:  # the partial was dropped by the one who filled it
+            # Shared: once the download is done, its readers hold shared locks on the same file as long as they like.
+            wait_lock(lock.descriptor, shared=True)
             return None
         finally:
             if lock is not None and not isinstance(claim, Reservation):

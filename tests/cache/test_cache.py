@@ -268,6 +268,21 @@ def test_many_threads_want_one_shard(root: Path, source: LoggedSource) -> None:
     assert len(source.gets()) == 1
 
 
+def test_who_waits_for_a_download_does_not_wait_for_its_readers(root: Path, source: LoggedSource) -> None:
+    digest = source.make(1, 300_000)
+    pins = []
+
+    def want() -> None:
+        pins.append(ShardCache(root).ensure(digest, 300_000, source.opener(digest)))
+
+    threads = [threading.Thread(target=want) for _ in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()  # nobody lets go
+    assert len(pins) == 16 and len(source.gets()) == 1
+
+
 def test_manifests_and_key_indexes_are_kept_within_the_budget(root: Path, source: LoggedSource) -> None:
     digest, version = source.make(1, SIZE), "b" * 64
     cache = ShardCache(root, SIZE + 1000)
