@@ -4,8 +4,8 @@
 
 Folder: a commit of samples that are in memory, against writing and hashing the same bytes once (files of the size of a
 shard, each synced to the disk as the store does). S3: against boto3's `upload_file` of the same shards with as many
-threads, to a server on this machine. Both in turns in one run; medians and the ratio (bare time / dload's time: 1 is as fast).
-Peak memory is that of a process of its own that makes its samples as it goes.
+threads, to a server on this machine. Both in turns in one run; medians and the ratio (bare time / dload's time: 1 is
+as fast). Peak memory is that of a process of its own that makes its samples as it goes.
 """
 
 from __future__ import annotations

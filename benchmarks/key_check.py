@@ -1,6 +1,6 @@
 """What it costs to check that the keys of a commit are unique.
 
-    python benchmarks/key_check.py [KEYS]
+python benchmarks/key_check.py [KEYS]
 """
 
 from __future__ import annotations

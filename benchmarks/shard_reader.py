@@ -5,7 +5,7 @@
 Two shards, 200,000 x 1 KB and 12,000 x 100 KB, both of two fields of varying length. The loops take turns
 within one run, so that a busy machine slows them all. Prints medians; the ratio is the bare loop's time
 divided by ours (1.00: as fast). Then what it costs to open a shard of 130,000 samples: time, and the peak of
-memory above what was held before. Writes up to 1.4 GB below the temporary folder. """
+memory above what was held before. Writes up to 1.4 GB below the temporary folder."""
 
 from __future__ import annotations
 

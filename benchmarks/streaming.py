@@ -1,0 +1,126 @@
+"""How fast `dataset.samples()` is once the shards are in the cache, against a bare loop.
+
+    python benchmarks/streaming.py [--quick]
+
+200,000 samples of 1 KB and 12,000 of 100 KB, in two fields, committed to a folder store in shards of 128 MiB and
+streamed through the cache once. Then the second and later passes in turns with a loop that slices the same bytes out
+of one mmap by offsets it knows already and builds the same tuples. A pass of dload maps each shard anew, since the
+cache may have evicted it meanwhile, so the loop is there twice: mapping its file anew in each pass, and with a map
+that stays (its page tables are filled then). Prints medians; ratio 1.00 is as fast as the loop with a new map. Also a
+pass through one field of the two, and how long a fresh process takes to the first sample.
+"""
+
+from __future__ import annotations
+
+import argparse
+import mmap
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+
+from shard_reader import drain
+
+import dload
+from dload.cache import ShardCache
+from dload.store.local import FolderStore
+
+_FIRST = """
+import sys, time
+from pathlib import Path
+begin = time.perf_counter()
+from dload.api import Repository
+from dload.cache import ShardCache
+from dload.store.local import FolderStore
+repo = Repository(FolderStore(sys.argv[1]), ShardCache(Path(sys.argv[2])))
+dataset = repo.dataset("warm")
+opened = time.perf_counter()
+next(iter(dataset.samples()))
+print(opened - begin, time.perf_counter() - opened)
+"""
+
+
+def make_samples(count: int, size: int) -> list[tuple[str, dict[str, bytes]]]:
+    noise = random.Random(0).randbytes(size + 4096)
+    lengths = random.Random(1)
+    samples = []
+    for row in range(count):
+        half, at = lengths.randrange(size // 4, 3 * size // 4), row % 4096
+        samples.append((f"sample-{row:08d}", {"a": noise[at : at + half], "b": noise[at : at + size - half]}))
+    return samples
+
+
+def bare_loop(samples: list[tuple[str, dict[str, bytes]]], path: Path, keep: bool) -> Callable[[], None]:
+    """The same bytes in one file, cut by offsets that are known already."""
+    places, end = [], 0
+    with path.open("wb") as file:
+        for key, fields in samples:
+            start, middle = end, end + len(fields["a"])
+            end = middle + len(fields["b"])
+            places.append((key, start, middle, end))
+            file.write(fields["a"] + fields["b"])
+
+    def new_map() -> mmap.mmap:
+        with path.open("rb") as file:
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+
+    kept = new_map() if keep else None
+
+    def loop() -> None:
+        mapped = kept or new_map()
+        for key, start, middle, end in places:
+            _ = (key, {"a": mapped[start:middle], "b": mapped[middle:end]})
+
+    return loop
+
+
+def compare(title: str, count: int, size: int, rounds: int) -> None:
+    with tempfile.TemporaryDirectory(prefix="dload-benchmark-") as name:
+        root = Path(name)
+        repo = dload.Repository(FolderStore(root / "store"), ShardCache(root / "cache"))
+        samples = make_samples(count, size)
+        repo.commit("warm", samples)
+        new, kept = (bare_loop(samples, root / f"bare-{keep}", keep) for keep in (False, True))
+        del samples
+        dataset = repo.dataset("warm")
+        loops: dict[str, Callable[[], None]] = {
+            "bare loop, new map": new,
+            "bare loop, kept map": kept,
+            "dataset.samples()": lambda: drain(dataset.samples()),
+            'samples(fields=["a"])': lambda: drain(dataset.samples(fields=["a"])),
+        }
+        for loop in loops.values():
+            loop()  # a first pass: fills the cache and the system's page cache
+        times: dict[str, list[float]] = {label: [] for label in loops}
+        for _ in range(rounds):
+            for label, loop in loops.items():
+                begin = time.perf_counter()
+                loop()
+                times[label].append(time.perf_counter() - begin)
+        print(title)
+        for label, seconds in times.items():
+            ratio = median(b / s for b, s in zip(times["bare loop, new map"], seconds, strict=True))
+            print(f"  {label:22} {count / median(seconds):12,.0f} samples/s   ratio {ratio:.2f}")
+        command = [sys.executable, "-c", _FIRST, str(root / "store"), str(root / "cache")]
+        pairs = [
+            tuple(map(float, subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()))
+            for _ in range(rounds)
+        ]
+        opened, first = (median(each) for each in zip(*pairs, strict=True))
+        print(f"  fresh process: {opened * 1000:.0f} ms to import and open, {first * 1000:.0f} ms more to a sample")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="a tenth of the samples")
+    part = 10 if parser.parse_args().quick else 1
+    compare("1 KB, warm, sequential", 200_000 // part, 1000, 7)
+    compare("100 KB, warm, sequential", 12_000 // part, 100_000, 7)
+
+
+if __name__ == "__main__":
+    main()
