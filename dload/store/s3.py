@@ -498,7 +498,7 @@ def _refusal(error: boto_errors.ClientError) -> Refusal:
     found: Any = reply.get("Error", {})
     headers = reply["ResponseMetadata"].get("HTTPHeaders", {})
     region = found.get("Region") or headers.get("x-amz-bucket-region")
-    return Refusal(status, found.get("Code") or str(status), found.get("Message", ""), region)
+    return Refusal(status, found.get("Code") or str(status), found.get("Message") or "", region)
 
 
 def _add_md5(params: dict[str, Any], **_: Any) -> None:

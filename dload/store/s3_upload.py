@@ -87,14 +87,17 @@ class Upload:
                 reply = self.client.complete_multipart_upload(
                     Bucket=self.bucket, Key=self.key, UploadId=upload, MultipartUpload={"Parts": parts}
                 )
-            return reply["ETag"].strip('"')
+            return reply.get("ETag", "").strip('"')
 
         try:
-            return self.backoff.call(finish)
+            etag = self.backoff.call(finish)
         except NotFoundError as error:
             if error.details.get("code") != "NoSuchUpload":
                 raise
-            found = self.head()
+            found = self.backoff.call(self.head)
             if found and found.size == size and found.modified >= since:  # a try did it, and its reply was lost
                 return found.etag
             raise UnavailableError(error.message, remedy=error.remedy, **error.details) from error
+        if not etag and (found := self.backoff.call(self.head)):  # some servers leave it out
+            return found.etag
+        return etag

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dload.errors import ConfigError, IntegrityError, NotFoundError, PreconditionFailedError
+from dload.errors import ConfigError, IntegrityError, NotFoundError, PreconditionFailedError, UnavailableError
 from dload.store.base import Store
 
 _LARGE = 3 * (1 << 20) + 17  # several chunks of a stream
@@ -166,6 +166,7 @@ class StoreContract:
         barrier = threading.Barrier(3)
         won: list[bytes] = []
         lost: list[bytes] = []
+        unclear: list[bytes] = []
 
         def write(data: bytes) -> None:
             barrier.wait()
@@ -174,14 +175,17 @@ class StoreContract:
                 won.append(data)
             except PreconditionFailedError:
                 lost.append(data)
+            except UnavailableError:  # some servers answer so to writes that met
+                unclear.append(data)
 
         threads = [threading.Thread(target=write, args=(b"writer %d" % n,)) for n in range(3)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        assert (len(won), len(lost)) == (1, 2)
-        assert store.get("ref").data == won[0]
+        assert len(won) + len(lost) + len(unclear) == 3
+        assert len(won) <= 1
+        assert store.get("ref").data in (won or unclear)
 
     # ---- listing
     def test_listing_by_prefix(self, store: Store) -> None:

@@ -109,6 +109,17 @@ def test_a_lost_reply_to_the_last_request_is_found_out(through: Retrying, proxy:
     assert proxy.count("PUT") == 5  # nothing was sent twice
 
 
+def test_a_server_that_leaves_the_etag_out_is_asked_for_it(through: Retrying, tmp_path: Path) -> None:
+    inner = through.inner
+    assert isinstance(inner, S3Store)
+    inner._client.meta.events.register(
+        "after-call.s3.CompleteMultipartUpload", lambda parsed, **_: parsed.update(ETag="")
+    )
+    etag = through.put_file("large", _large(tmp_path))
+    head = through.head("large")
+    assert etag and head is not None and head.etag == etag
+
+
 _PUT_LARGE = """
 import sys
 from pathlib import Path
