@@ -23,6 +23,8 @@ from dload.cli.verbs import VERBS
 if TYPE_CHECKING:
     from conftest import Cli
 
+    from dload.testing.s3_server import S3Server
+
 SECRET = "hunter2"
 
 
@@ -131,14 +133,14 @@ def test_case_c90_an_interrupted_commit_leaves_nothing_visible_and_goes_on(cli: 
 
 
 def test_case_c90_an_interrupted_pull_goes_on(cli: Cli) -> None:
-    cli.commit({f"{number:05}.bin": bytes(100) for number in range(6000)}, "--shard-size", "50KB")
+    cli.commit({f"{number:05}.bin": bytes(100) for number in range(4000)}, "--shard-size", "50KB")
     with cli.start("pull", "birds", "--to", "back") as process:
         while process.poll() is None and len(list((cli.cwd / "back").glob("*"))) < 100:
             time.sleep(0.01)
         _interrupted(process)
     assert all(path.stat().st_size == 100 for path in (cli.cwd / "back").glob("*.bin"))
     cli.ok("pull", "birds", "--to", "back")
-    assert len(list((cli.cwd / "back").iterdir())) == 6000
+    assert len(list((cli.cwd / "back").iterdir())) == 4000
 
 
 def test_case_c90_waiting_for_a_silent_server_is_interrupted(cli: Cli) -> None:
@@ -260,3 +262,37 @@ def test_the_options_of_dload_ml_keep_working(cli: Cli) -> None:
     cli.ok("rm", "birds", "--yes")
     cli.ok("gc", "--yes")
     cli.ok("cache", "clear")
+
+
+# ---- S3
+@pytest.fixture
+def s3(s3_bucket: str, s3_server: S3Server, cli: Cli) -> Cli:
+    """A command line whose store is a bucket."""
+    cli.env |= {"DLOAD_STORE": f"s3://{s3_bucket}/lab", "DLOAD_ENDPOINT_URL": s3_server.endpoint_url}
+    cli.env |= s3_server.environment()
+    return cli
+
+
+def test_the_main_job_on_s3(s3: Cli) -> None:
+    version = s3.commit({"a.txt": "hello", "b/c.bin": bytes(5000)}, "-m", "first")
+    assert s3.ok("ls", "--json").json()[0]["version"] == version
+    s3.ok("pin", "birds")
+    s3.ok("cache", "clear")
+    assert s3.ok("cat", "birds", "a").out == "hello"
+    assert "1 shard downloaded" in s3.ok("pull", "birds").err
+    assert "2 files written" in s3.ok("pull", "birds", "--to", "back").err
+    assert "all is well" in s3.ok("doctor").err
+    s3.ok("rm", "birds", "--yes")
+    assert "deleted 1 shard" in s3.ok("gc", "--grace", "0s", "--yes").err
+
+
+def test_case_c90_an_interrupted_commit_to_s3_goes_on(s3: Cli) -> None:
+    folder = s3.files({f"{number:03}.bin": os.urandom(1_000_000) for number in range(60)})
+    arguments = ["commit", "birds", "--from", folder, "--shard-size", "1MB", "-v"]
+    with s3.start(*arguments) as process:
+        assert process.stderr is not None
+        while b"sent" not in process.stderr.readline():
+            assert process.poll() is None
+        _interrupted(process)
+    assert s3.ok("ls", "--json").json() == []
+    assert s3.ok(*arguments, "--json").json()["num_samples"] == 60
