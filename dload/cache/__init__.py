@@ -2,6 +2,6 @@
 
 from dload.cache.budget import Budget
 from dload.cache.cache import CacheStatus, ShardCache
-from dload.cache.pins import Pin
+from dload.cache.pins import Pin, most_downloads
 
-__all__ = ["Budget", "CacheStatus", "Pin", "ShardCache"]
+__all__ = ["Budget", "CacheStatus", "Pin", "ShardCache", "most_downloads"]

@@ -150,6 +150,11 @@ def most_pins() -> int:
     return max(1, (soft - 32) // 2) if soft != resource.RLIM_INFINITY else 1_000_000
 
 
+def most_downloads() -> int:
+    """How many downloads side by side leave this process descriptors for all that they need."""
+    return max(1, most_pins() // 2)
+
+
 def holders(paths: Iterable[Path]) -> list[str]:
     """Who holds the locks of these files, as "PID (command)"; empty where the system doesn't tell (not
     Linux).

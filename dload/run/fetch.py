@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from dload.cache import ShardCache
+from dload.cache import ShardCache, most_downloads
 from dload.errors import CacheFullError
 from dload.manifest import Manifest, ShardInfo
 from dload.repo.parallel import ordered
@@ -32,13 +32,13 @@ def fetch_shards(
     Raises CacheFullError before any byte moves where the version can't be resident as a whole.
     """
     distinct = list({shard.digest: shard for shard in manifest.shards}.values())
-    needed, budget = sum(shard.size for shard in distinct), cache.budget
-    if budget is not None and needed > budget:
+    needed, room = sum(shard.size for shard in distinct), cache.room_for_shards()
+    if room is not None and needed > room:
         raise CacheFullError(
-            f"{manifest.name}@{manifest.version[:12]} has {format_size(needed)}, more than the cache budget of "
-            f"{format_size(budget)}",
-            remedy=f"set a budget of at least {needed} bytes (DLOAD_CACHE_BUDGET), or stream it with samples()",
-            needed=needed, budget=budget,
+            f"{manifest.name}@{manifest.version[:12]} has {format_size(needed)} ({needed} bytes), the cache budget has "
+            f"room for {format_size(room)} of shards",
+            remedy=f"raise it by {needed - room} bytes (DLOAD_CACHE_BUDGET), or stream it with samples()",
+            needed=needed, room=room,
         )  # fmt: skip
 
     def fetch(shard: ShardInfo) -> bool:
@@ -46,6 +46,7 @@ def fetch_shards(
         open_shard(store, cache, shard).close()
         return missing
 
-    for number, (shard, downloaded) in enumerate(zip(distinct, ordered(fetch, distinct, jobs), strict=True), 1):
+    fetched = ordered(fetch, distinct, min(jobs, most_downloads()))
+    for number, (shard, downloaded) in enumerate(zip(distinct, fetched, strict=True), 1):
         if report is not None:
             report(ShardFetched(number, len(distinct), shard, downloaded))

@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator, Iterator
 from functools import partial
 from typing import NamedTuple
 
-from dload.cache import Pin, ShardCache
+from dload.cache import Pin, ShardCache, most_downloads
 from dload.errors import CacheFullError, IntegrityError, PackFormatError
 from dload.manifest import ShardInfo, ShardList
 from dload.pack import ShardReader
@@ -174,7 +174,8 @@ class _Window:
             self._changed.notify_all()
 
     def _start_threads(self) -> None:
-        while self._threads < min(max(1, self._prefetch), len(self._shards) - self._current):
+        most = min(max(1, self._prefetch), len(self._shards) - self._current, most_downloads())
+        while self._threads < most:
             self._threads += 1
             threading.Thread(target=self._work, name=f"dload-feed-{self._threads}", daemon=True).start()
 

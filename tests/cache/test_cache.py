@@ -253,11 +253,12 @@ def test_a_dropped_shard_is_fetched_again_and_its_readers_go_on(root: Path, sour
 
 def test_many_threads_want_one_shard(root: Path, source: LoggedSource) -> None:
     digest = source.make(1, 300_000)
+    slow = LoggedSource(source.folder, delay=0.002, chunk=10_000)
     cache = ShardCache(root)
     results = []
 
     def want() -> None:
-        results.append(ensure(cache, source, digest, 300_000))
+        results.append(ensure(cache, slow, digest, 300_000))
 
     threads = [threading.Thread(target=want) for _ in range(16)]
     for thread in threads:
@@ -270,10 +271,11 @@ def test_many_threads_want_one_shard(root: Path, source: LoggedSource) -> None:
 
 def test_who_waits_for_a_download_does_not_wait_for_its_readers(root: Path, source: LoggedSource) -> None:
     digest = source.make(1, 300_000)
+    slow = LoggedSource(source.folder, delay=0.002, chunk=10_000)
     pins = []
 
     def want() -> None:
-        pins.append(ShardCache(root).ensure(digest, 300_000, source.opener(digest)))
+        pins.append(ShardCache(root).ensure(digest, 300_000, slow.opener(digest)))
 
     threads = [threading.Thread(target=want) for _ in range(16)]
     for thread in threads:

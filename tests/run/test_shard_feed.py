@@ -3,6 +3,8 @@ from __future__ import annotations
 import gc
 import multiprocessing
 import os
+import subprocess
+import sys
 import threading
 import time
 import traceback
@@ -13,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+import dload
 from dload.cache import ShardCache
 from dload.cache.pins import own
 from dload.errors import AccessError, CacheFullError, IntegrityError, NotFoundError, PackFormatError
@@ -97,6 +100,8 @@ def test_the_first_shard_does_not_wait_for_the_second(store, cache: ShardCache, 
 
 @pytest.mark.parametrize("how", ["closed", "forgotten", "broken off"])
 def test_an_abandoned_iterator_lets_go(store, cache: ShardCache, made, how: str) -> None:
+    gc.collect()
+    eventually(lambda: not feed_threads() and own() == [])  # those of the tests before this one
     before = descriptors()
     readers = iter(ShardFeed(store, cache, made.manifest.shards, prefetch=3))
     next(readers)
@@ -269,3 +274,26 @@ def test_an_iterator_goes_on_in_a_forked_child_and_in_its_parent(store, cache: S
     assert list(second.samples()) == made.samples[1]
     assert cache.status().pinned >= 1
     assert [sample for reader in readers for sample in reader.samples()] == made.all[20:]
+
+
+def test_case_c83_few_files_may_be_open(store, tmp_path: Path) -> None:
+    code = """
+import resource, sys
+from pathlib import Path
+from dload.cache import ShardCache
+from dload.run import ShardFeed, fetch_shards
+from dload.store.memory import MemoryStore
+from dload.testing.shards import made_samples, manifest_of, put_shard
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+store = MemoryStore()
+manifest = manifest_of([put_shard(store, made_samples(number, 2)) for number in range(100)])
+feed = ShardFeed(store, ShardCache(Path(sys.argv[1])), manifest.shards, prefetch=64)
+print(sum(len(list(reader.samples())) for reader in feed))
+fetch_shards(store, ShardCache(Path(sys.argv[2])), manifest, 64, None)
+print(len(ShardCache(Path(sys.argv[2])).entries()))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code, tmp_path / "streamed", tmp_path / "fetched"],
+        cwd=Path(dload.__file__).parent.parent, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.stdout.split(), done.stderr) == (["200", "100"], "")
