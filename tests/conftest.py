@@ -130,11 +130,12 @@ def s3_bucket(s3_environment: S3Server) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def s3_common_bucket(s3_server: S3Server) -> str:
+def s3_common_bucket(s3_server: S3Server) -> Iterator[str]:
     """A bucket that all tests of this process share, each with a prefix of its own: a fresh one costs half a second."""
     name = f"common-{secrets.token_hex(6)}"
     s3_server.make_bucket(name)
-    return name
+    yield name
+    s3_server.drop_bucket(name)
 
 
 @pytest.fixture
