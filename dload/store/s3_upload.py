@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
     from mypy_boto3_s3.type_defs import CompletedPartTypeDef, CreateMultipartUploadOutputTypeDef
 
-_PART = 16 << 20  # bytes
+_SMALLEST_PART = 8 << 20  # bytes
+_LARGEST_PART = 64 << 20
+_PARTS = 16  # in between: enough to fill a line that gives each connection a share
 _MAX_PARTS = 10_000
 
 
@@ -59,7 +61,7 @@ class Upload:
             return self.client.create_multipart_upload(Bucket=self.bucket, Key=self.key)
 
     def _send_parts(self, upload: str, descriptor: int, size: int) -> Sequence[CompletedPartTypeDef]:
-        length = max(_PART, math.ceil(size / _MAX_PARTS))
+        length = part_length(size)
 
         def send(number: int) -> CompletedPartTypeDef:
             start = (number - 1) * length
@@ -101,3 +103,8 @@ class Upload:
         if not etag and (found := self.backoff.call(self.head)):  # some servers leave it out
             return found.etag
         return etag
+
+
+def part_length(size: int) -> int:
+    """How long the parts of a file of that size are; only the last may be shorter."""
+    return max(_SMALLEST_PART, min(_LARGEST_PART, math.ceil(size / _PARTS)), math.ceil(size / _MAX_PARTS))

@@ -27,6 +27,7 @@ from dload.store.base import Store
 from dload.store.open import open_store
 from dload.store.retrying import Backoff, Retrying
 from dload.store.s3 import S3Store
+from dload.store.s3_upload import part_length
 from dload.testing.canned_s3 import CannedS3
 from dload.testing.fault_proxy import Cut, FaultProxy, LostReply, Reset, Short, Stall, Status
 from dload.testing.s3_server import S3Server
@@ -62,7 +63,7 @@ def keys(monkeypatch: pytest.MonkeyPatch) -> None:
 def _large(tmp_path: Path) -> Path:
     """A file that is sent in parts, the last one a short one."""
     path = tmp_path / "large"
-    path.write_bytes(secrets.token_bytes(1 << 20) * 65 + b"end")
+    path.write_bytes(secrets.token_bytes(1 << 20) * 41 + b"end")
     return path
 
 
@@ -74,11 +75,11 @@ def _same(store: Store, key: str, path: Path) -> bool:
 def test_a_large_file_goes_in_parts(through: Retrying, proxy: FaultProxy, tmp_path: Path) -> None:
     path = _large(tmp_path)
     etag = through.put_file("large", path)
-    assert proxy.count("PUT") == 5
+    assert proxy.count("PUT") == 6
     head = through.head("large")
     assert head is not None and (head.size, head.etag) == (path.stat().st_size, etag)
     assert _same(through, "large", path)
-    assert through.get_range("large", 65 << 20, 3) == b"end"
+    assert through.get_range("large", 41 << 20, 3) == b"end"
 
 
 def test_one_part_that_fails_is_sent_again(through: Retrying, proxy: FaultProxy, tmp_path: Path) -> None:
@@ -86,7 +87,7 @@ def test_one_part_that_fails_is_sent_again(through: Retrying, proxy: FaultProxy,
     proxy.add(LostReply(), method="PUT", key="partNumber=3", times=1)
     path = _large(tmp_path)
     through.put_file("large", path)
-    assert proxy.count("PUT") == 5 + 3
+    assert proxy.count("PUT") == 6 + 3
     assert _same(through, "large", path)
 
 
@@ -106,7 +107,7 @@ def test_a_lost_reply_to_the_last_request_is_found_out(through: Retrying, proxy:
     head = through.head("large")
     assert head is not None and head.etag == etag
     assert _same(through, "large", path)
-    assert proxy.count("PUT") == 5  # nothing was sent twice
+    assert proxy.count("PUT") == 6  # nothing was sent twice
 
 
 def test_a_server_that_leaves_the_etag_out_is_asked_for_it(through: Retrying, tmp_path: Path) -> None:
@@ -124,6 +125,7 @@ _PUT_LARGE = """
 import sys
 from pathlib import Path
 from dload.store.s3 import S3Store
+from dload.store.s3_upload import part_length
 S3Store(sys.argv[1], sys.argv[2], endpoint_url=sys.argv[3]).put_file("large", Path(sys.argv[4]))
 """
 
@@ -145,6 +147,14 @@ def test_case_c02_a_killed_upload_leaves_no_object(
     proxy.clear()
     through.put_file("large", path)
     assert _same(through, "large", path)
+
+
+@pytest.mark.parametrize("size", [33 << 20, 128 << 20, 256 << 20, 3 << 30, 600 << 30, 5 << 40])
+def test_parts_are_few_and_within_what_servers_allow(size: int) -> None:
+    length = part_length(size)
+    assert 5 << 20 <= length <= 5 << 30
+    assert -(-size // length) <= 10_000
+    assert length <= 64 << 20 or size > 500 << 30
 
 
 # ---- faults on the way
