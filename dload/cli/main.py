@@ -30,7 +30,7 @@ def run(arguments: list[str]) -> int:
     """Run a command line; returns its exit code. Errors are on stderr by then, with what to do about them."""
     try:
         _prepare_streams()
-        code = _run(arguments)
+        code = _run(arguments or ["--help"])
         sys.stdout.flush()
     except BrokenPipeError:  # whoever reads has enough, as in `dload ls | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -71,7 +71,7 @@ root = Root(
         ),
     ],
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    no_args_is_help=True,
+    no_args_is_help=False,
     epilog="NAME@VERSION works wherever a version does: a tag, the first digits of an id, or latest. "
     "Facts go to stdout, messages to stderr. Exit codes: 0 done, 1 error, 2 usage, 3 done in part, "
     "4 differences found, 10 not found, 11 lock timeout, 12 permission, 13 conflict, 14 integrity, "

@@ -257,8 +257,12 @@ def test_rm_of_versions(cli: Cli) -> None:
     assert "goes" in cli.ok("rm", "birds", "--keep-last", "1", "--yes").out
     left = cli.ok("info", "birds", "--json").json()["versions"]
     assert [one["version"] for one in left] == [versions[3], versions[0]]
-    assert "would remove 0" not in cli.ok("rm", "birds", "--keep-within", "30d", "--dry-run").err
-    assert "not both" in cli.fails(2, "rm", f"birds@{versions[3]}", "--keep-tag")
+    assert "nothing to remove" in cli.ok("rm", "birds", "--keep-within", "30d", "--dry-run").err
+    newest = cli.commit({"a.txt": "5"})
+    cli.ok("rm", "birds", "--keep-tag", "--yes")
+    left = cli.ok("info", "birds", "--json").json()["versions"]
+    assert [one["version"] for one in left] == [newest, versions[0]]
+    assert "not both" in cli.fails(2, "rm", f"birds@{newest}", "--keep-tag")
     cli.ok("undo", f"birds@{versions[1][:8]}")
     assert cli.ok("info", f"birds@{versions[1]}", "--json").json()["version"] == versions[1]
 

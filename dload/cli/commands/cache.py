@@ -13,7 +13,7 @@ from dload.sizes import format_size
 _DAMAGED = 14
 
 
-@click.group("cache", context_settings={"help_option_names": ["-h", "--help"]})
+@click.group("cache", no_args_is_help=False, context_settings={"help_option_names": ["-h", "--help"]})
 def command() -> None:
     """Look after the local cache. It needs no care: what it holds can all be downloaded again."""
 
