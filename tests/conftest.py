@@ -58,7 +58,7 @@ class RunningServer(S3Server):
 
     def __init__(self, folder: Path, endpoint_url: str, access_key: str, secret_key: str) -> None:
         super().__init__(folder)
-        self._endpoint_url = endpoint_url
+        self._endpoint_url, self._keys = endpoint_url, (access_key, secret_key)
         keys = {"aws_access_key_id": access_key, "aws_secret_access_key": secret_key}
         self._resource = boto3.resource("s3", endpoint_url=endpoint_url, region_name="us-east-1", **keys)
         lines = [f"{name} = {value}" for name, value in keys.items()]
@@ -68,6 +68,10 @@ class RunningServer(S3Server):
     @property
     def endpoint_url(self) -> str:
         return self._endpoint_url
+
+    @property
+    def keys(self) -> tuple[str, str]:
+        return self._keys
 
     def make_bucket(self, name: str) -> None:
         self._resource.create_bucket(Bucket=name)

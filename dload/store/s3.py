@@ -3,7 +3,7 @@
 Credentials come from the standard AWS chain alone; where it has none, requests go unsigned, which is enough
 to read a public bucket. The client's own retries are off: `Backoff` does them, here for the parts of a large
 file and the pages of a listing, and in `Retrying` for everything else. Bodies are signed, so the server
-checks their sha256; the checksum trailers that newer clients send and some servers refuse are left out. """
+checks their sha256; the checksum trailers that newer clients send and some servers refuse are left out."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class S3Store:
 
     `endpoint_url` None means AWS, or what the AWS settings say. `jobs` is how many connections are kept and
     how many parts are sent at a time. `timeout` in seconds: a connection that is silent for longer is given
-    up. """
+    up."""
 
     def __init__(
         self,
@@ -347,7 +347,10 @@ class S3Store:
             for found in page.get("Contents", ()):
                 key = found["Key"].removeprefix(self._prefix)
                 if not key.endswith("/"):  # some tools make objects to stand for folders
-                    yield ObjectInfo(key, found["Size"], _bare(found["ETag"]), found["LastModified"].timestamp())
+                    # In whole seconds, as HEAD says it and the clock ticks. Some servers list fractions, too, by which
+                    # an object would be newer than the clock.
+                    modified = found["LastModified"].replace(microsecond=0).timestamp()
+                    yield ObjectInfo(key, found["Size"], _bare(found["ETag"]), modified)
 
     def _delete_batch(self, keys: Sequence[str]) -> Sequence[RemoteError]:
         """Delete up to a thousand; the errors of those that stay."""

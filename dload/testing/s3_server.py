@@ -70,6 +70,11 @@ class S3Server:
     def endpoint_url(self) -> str:
         return f"http://127.0.0.1:{self._state['s3']}"
 
+    @property
+    def keys(self) -> tuple[str, str]:
+        """The access key and the secret key of the profile admin."""
+        return "admin-key", "admin-secret"
+
     def start(self) -> None:
         """Start the server and wait until it answers: about a second. Raises RuntimeError with its log if it
         doesn't."""

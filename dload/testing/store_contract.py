@@ -1,5 +1,4 @@
-"""What every store must do, as a suite to inherit from: a subclass gives the fixture `store`, an empty Store.
-"""
+"""What every store must do, as a suite to inherit from: a subclass gives the fixture `store`, an empty Store."""
 
 from __future__ import annotations
 
@@ -72,6 +71,11 @@ class StoreContract:
         assert before - 2 <= head.modified <= store.clock() + 2  # clocks of stores tick in seconds
         assert [(found.key, found.size, found.etag) for found in store.list("a/")] == [("a/b", 5, etag)]
         assert store.get("a/b").modified == pytest.approx(head.modified, abs=1)
+
+    def test_nothing_is_newer_than_the_clock(self, store: Store) -> None:
+        for n in range(3):
+            store.put(f"a/{n}", b"x")
+            assert max(found.modified for found in store.list("a/")) <= store.clock()
 
     # ---- files
     def test_a_file_is_put_and_stays(self, store: Store, tmp_path: Path) -> None:

@@ -57,15 +57,16 @@ def _xml(code: str, more: str = "") -> str:
 def _refusals(server: S3Server, bucket: str) -> dict[str, DloadError]:
     """Each of the seven ways not to get through, by what a user would do to get there."""
     url = server.endpoint_url
+    key, secret = server.keys
     errors = {}
     with pytest.MonkeyPatch.context() as patch, CannedS3(canned=(400, {}, _xml("ExpiredToken"))) as canned:
-        _use_keys(patch, "admin-key", "admin-secret", token="TOKEN-SECRET")
+        _use_keys(patch, key, secret, token="TOKEN-SECRET")
         errors["expired"] = _error(lambda: S3Store(bucket, endpoint_url=canned.url).get("a"))
     with pytest.MonkeyPatch.context() as patch:
-        _use_keys(patch, "stranger-key", "admin-secret")
+        _use_keys(patch, "stranger-key", secret)
         errors["unknown key"] = _error(lambda: S3Store(bucket, endpoint_url=url).get("a"))
     with pytest.MonkeyPatch.context() as patch:
-        _use_keys(patch, "admin-key", "WRONG-SECRET")
+        _use_keys(patch, key, "WRONG-SECRET")
         errors["wrong secret"] = _error(lambda: S3Store(bucket, endpoint_url=url).get("a"))
     errors["no bucket"] = _error(lambda: S3Store("no-such-bucket", endpoint_url=url).get("a"))
     moved = _xml("PermanentRedirect", "<Endpoint>b.s3.eu-west-1.amazonaws.com</Endpoint><Bucket>b</Bucket>")
@@ -129,6 +130,7 @@ def test_a_public_bucket_needs_no_credentials(monkeypatch: pytest.MonkeyPatch) -
 
 
 # ---- permissions
+@pytest.mark.seaweedfs
 def test_case_c33_reading_needs_no_permission_to_list(s3_server: S3Server, s3_bucket: str) -> None:
     S3Store(s3_bucket, endpoint_url=s3_server.endpoint_url).put("d/x", b"0123456789")
     store = S3Store(s3_bucket, endpoint_url=s3_server.endpoint_url, profile="getter")
@@ -155,6 +157,7 @@ def test_case_c33_a_403_may_mean_absent(monkeypatch: pytest.MonkeyPatch) -> None
         assert store.clock() > 0
 
 
+@pytest.mark.seaweedfs
 def test_case_c10_a_read_only_key_is_told_at_once(s3_server: S3Server, s3_bucket: str) -> None:
     store = open_store(f"s3://{s3_bucket}/p", endpoint_url=s3_server.endpoint_url, profile="reader")
     for write in (
@@ -167,6 +170,7 @@ def test_case_c10_a_read_only_key_is_told_at_once(s3_server: S3Server, s3_bucket
         assert "s3:PutObject" in str(error)
 
 
+@pytest.mark.seaweedfs
 def test_case_c24_a_denied_delete_names_the_permission(s3_server: S3Server, s3_bucket: str) -> None:
     store = S3Store(s3_bucket, "p", endpoint_url=s3_server.endpoint_url, profile="keeper")
     store.put("d/x", b"x")
@@ -181,6 +185,7 @@ def test_case_c24_a_denied_delete_names_the_permission(s3_server: S3Server, s3_b
 
 # ---- two at a time
 def test_case_c35_two_stores_in_one_process(tmp_path: Path, s3_server: S3Server, s3_bucket: str) -> None:
+    key, secret = s3_server.keys
     other = S3Server(tmp_path / "other")
     other.start()
     try:
@@ -188,7 +193,7 @@ def test_case_c35_two_stores_in_one_process(tmp_path: Path, s3_server: S3Server,
         with pytest.MonkeyPatch.context() as patch:
             both = tmp_path / "credentials"
             both.write_text(
-                "[here]\naws_access_key_id = admin-key\naws_secret_access_key = admin-secret\n"
+                f"[here]\naws_access_key_id = {key}\naws_secret_access_key = {secret}\n"
                 "[there]\naws_access_key_id = reader-key\naws_secret_access_key = reader-secret\n"
             )
             patch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(both))
