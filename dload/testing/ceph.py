@@ -1,7 +1,7 @@
-"""A real Ceph RADOS Gateway for as long as a command runs. The check of dload against it is one command, of about two
+"""A real Ceph RADOS Gateway for as long as a command runs. All tests of S3 against it are one command, of about two
 minutes:
 
-    python -m dload.testing.ceph -- pytest tests/store tests/repo --s3-endpoint {endpoint}
+    python -m dload.testing.ceph -- python -m pytest -n 2 --s3-endpoint {endpoint}
 
 Where the command says `{endpoint}`, it gets the gateway's URL. It also finds it in its environment (AWS_ENDPOINT_URL),
 with credentials that may do everything (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY). Its exit code is this program's.
