@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     )
 
 _CHUNK = 1 << 20  # of a stream
-_IN_PARTS = 32 << 20  # files larger than this are sent in parts
+_IN_PARTS = 12 << 20  # files larger than this are sent in parts
 _BATCH = 1000  # keys of one DeleteObjects
 _OWN = "tmp/"  # keys of the store's own, as in a folder
 _PAST_THE_END = 416

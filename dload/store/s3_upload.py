@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
     from mypy_boto3_s3.type_defs import CompletedPartTypeDef, CreateMultipartUploadOutputTypeDef
 
-_SMALLEST_PART = 8 << 20  # bytes
-_LARGEST_PART = 64 << 20
+_SMALL_PART = 8 << 20  # bytes
+_LARGE_PART = 64 << 20
 _PARTS = 16  # in between: enough to fill a line that gives each connection a share
 _MAX_PARTS = 10_000
 
@@ -107,4 +107,5 @@ class Upload:
 
 def part_length(size: int) -> int:
     """How long the parts of a file of that size are; only the last may be shorter."""
-    return max(_SMALLEST_PART, min(_LARGEST_PART, math.ceil(size / _PARTS)), math.ceil(size / _MAX_PARTS))
+    even = math.ceil(size / min(_PARTS, math.ceil(size / _SMALL_PART)))
+    return max(min(even, _LARGE_PART), math.ceil(size / _MAX_PARTS))
