@@ -32,6 +32,8 @@ _POLL = 0.05  # seconds between two looks whether others have made room
 _ID = re.compile("[0-9a-f]{64}")
 _READ_ONLY = {errno.EACCES, errno.EPERM, errno.EROFS}
 
+_told: set[Path] = set()  # the caches of which it was said that they can only be read
+
 # (root, digest) -> (device, inode) of the files whose digest this process has seen to be right.
 _sound: dict[tuple[str, str], tuple[int, int]] = {}
 
@@ -197,7 +199,9 @@ class ShardCache:
 
     def _temporary(self, digest: str, size: int, open_stream: OpenStream, name: str) -> Pin:
         """The shard in a file without a name, gone at its release: for a cache that can only be read."""
-        _log.warning("the cache %s can't be written: %s isn't kept", self.root, name)
+        if self.root not in _told:
+            _told.add(self.root)
+            _log.warning("the cache %s can't be written: what isn't there is fetched each time", self.root)
         with tempfile.NamedTemporaryFile(prefix="dload-") as file, disk_full(Path(file.name).parent, size):
             pin = Pin.of_unnamed(self.root, digest, Path(file.name))
             fill(pin.lock.descriptor, digest, size, open_stream, name=name, relieve=lambda: 0)

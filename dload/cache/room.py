@@ -75,8 +75,13 @@ class Room:
     @contextmanager
     def lock(self) -> Iterator[None]:
         """The cache's lock, never held while bytes travel. Makes the folder. Raises OSError where it can't be
-        written, ConfigError where the file system has no locks.
+        written, ConfigError where the file system has no locks or the folder is a store.
         """
+        if (self.root / "datasets").is_dir():  # its shards lie where a cache has those that it may delete
+            raise ConfigError(
+                f"the cache folder {self.root} is a store of data sets",
+                remedy="choose another folder for the cache: DLOAD_CACHE_DIR", path=str(self.root),
+            )  # fmt: skip
         try:
             with disk_full(self.root), locked(self.root / "lock"):
                 yield

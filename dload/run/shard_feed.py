@@ -161,8 +161,9 @@ class _Window:
 
     def give_back(self, opened: OpenShard) -> None:
         opened.close()
-        with self._changed:
-            self._changed.notify_all()
+        if self.process == os.getpid():  # else a thread of the parent may have held the lock at the fork
+            with self._changed:
+                self._changed.notify_all()
 
     def close(self) -> None:
         if self.process != os.getpid():

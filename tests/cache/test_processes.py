@@ -16,7 +16,7 @@ import pytest
 from dload.cache import Pin, ShardCache
 from dload.cache.inventory import shard_path
 from dload.cache.pins import own
-from dload.errors import CacheFullError
+from dload.errors import CacheFullError, ConfigError
 from dload.files.locks import locked
 from dload.testing.sources import LoggedSource
 
@@ -314,6 +314,19 @@ for digest in sys.argv[7:]:
     assert there == set(digests[2:] if umask == 0o002 else digests[:2])
     gets = Counter(get.digest for get in source.gets())
     assert [gets[digest] for digest in digests] == [1, 1, 1, 1]
+
+
+def test_case_c49_a_store_is_no_cache(root: Path, source: LoggedSource) -> None:
+    digest = source.make(1, SIZE)
+    stored = shard_path(root, digest)
+    stored.parent.mkdir(parents=True)
+    stored.write_bytes(source.body(digest))
+    (root / "datasets").mkdir()
+    cache, other = ShardCache(root, 1000), source.make(2, 500)
+    for delete in (cache.clear, lambda: cache.evict(digest), lambda: cache.ensure(other, 500, source.opener(other))):
+        with pytest.raises(ConfigError, match="is a store"):
+            delete()
+    assert stored.exists()
 
 
 def test_case_c49_nothing_outside_of_the_cache_is_deleted(root: Path, source: LoggedSource) -> None:

@@ -24,6 +24,7 @@ from dload.pack import Sample
 from dload.repo.keys import shard_key
 from dload.run import ShardFeed, open_shard
 from dload.store.faulty import Call
+from dload.store.local import FolderStore
 from dload.testing.shards import made_samples, manifest_of, put_shard
 
 
@@ -260,20 +261,25 @@ def _child(readers: Iterator, before: list[Sample], queue: multiprocessing.Queue
     queue.put(before + [sample for reader in readers for sample in reader.samples()])
 
 
-def test_an_iterator_goes_on_in_a_forked_child_and_in_its_parent(store, cache: ShardCache, made) -> None:
+@pytest.mark.parametrize("moment", range(5))
+def test_an_iterator_goes_on_in_a_forked_child_and_in_its_parent(tmp_path: Path, moment: int) -> None:
+    store, cache = FolderStore(tmp_path / "store"), ShardCache(tmp_path / "cache")
+    samples = [made_samples(number, 10) for number in range(8)]
+    manifest = manifest_of([put_shard(store, one) for one in samples])
     context = multiprocessing.get_context("fork")
     queue = context.Queue()
-    readers = iter(ShardFeed(store, cache, made.manifest.shards))
+    readers = iter(ShardFeed(store, cache, manifest.shards))
     first = list(next(readers).samples())
     second = next(readers)
+    time.sleep(0.001 * moment)  # the threads are at any point of their work
     child = context.Process(target=_child, args=(readers, first, queue))
     child.start()
-    assert queue.get() == made.samples[0] + [it for samples in made.samples[2:] for it in samples]
+    assert queue.get() == samples[0] + [sample for one in samples[2:] for sample in one]
     child.join()
     assert child.exitcode == 0
-    assert list(second.samples()) == made.samples[1]
+    assert list(second.samples()) == samples[1]
     assert cache.status().pinned >= 1
-    assert [sample for reader in readers for sample in reader.samples()] == made.all[20:]
+    assert [sample for reader in readers for sample in reader.samples()] == [it for one in samples[2:] for it in one]
 
 
 def test_case_c83_few_files_may_be_open(store, tmp_path: Path) -> None:
