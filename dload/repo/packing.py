@@ -3,7 +3,9 @@ on how many work on it."""
 
 from __future__ import annotations
 
+import concurrent.futures
 import secrets
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -55,6 +57,10 @@ class ShardDone:
     sent: bool
 
 
+class _StoppedError(Exception):
+    """Ends the packing of a shard after an interruption."""
+
+
 class ShardSender:
     """Packs groups of samples in a staging folder and sends what the store lacks.
 
@@ -82,6 +88,7 @@ class ShardSender:
         self.memo = memo
         self.keep = keep
         self.tell = tell
+        self._stopped = threading.Event()
 
     def send(self, items: Iterable[Item], workers: int) -> Iterator[ShardDone]:
         """The shards of the items, in order. An error of the iterable, of packing or of the store comes out as it
@@ -102,8 +109,12 @@ class ShardSender:
             interrupted = not isinstance(error, Exception)
             raise
         finally:
-            packers.shutdown(wait=not interrupted, cancel_futures=True)
-            senders.shutdown(wait=not interrupted, cancel_futures=True)
+            if interrupted:
+                self._stopped.set()
+            for pool in (packers, senders):
+                pool.shutdown(wait=not interrupted, cancel_futures=True)
+            if interrupted:  # who pressed Ctrl-C isn't made to wait for the network, but files are tidied up
+                concurrent.futures.wait(ahead, timeout=1.0)
 
     def _pack_then_send(self, number: int, group: list[Item], senders: ThreadPoolExecutor) -> Future[ShardDone]:
         stamp = group_stamp(group, self.packing) if self.memo is not None else None
@@ -124,6 +135,8 @@ class ShardSender:
                 writer = ShardWriter(file, codecs=self.packing.codecs)
                 group.reverse()
                 while group:
+                    if self._stopped.is_set():
+                        raise _StoppedError
                     item = group.pop()  # and with it its bytes, as soon as they are written
                     if isinstance(item, LazySample):
                         writer.add(item.key, item.load())

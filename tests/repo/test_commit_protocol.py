@@ -519,3 +519,16 @@ def test_a_shard_that_vanishes_during_the_commit_is_noticed() -> None:
     with pytest.raises(IntegrityError, match="1 shards of this commit are not in"):
         commit(History(store), "speech", thief(), CommitOptions(target=TARGET))
     assert read_latest(store, "speech") is None
+
+
+def test_an_interrupted_commit_leaves_no_files_of_its_own(tmp_path: Path) -> None:
+    store = FolderStore(tmp_path / "store")
+
+    def interrupted() -> Iterator[Sample]:
+        yield from samples(2000)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        commit(History(store), "speech", interrupted(), CommitOptions(target=20_000, workers=4))
+    assert [path.name for path in (tmp_path / "store" / "tmp").iterdir()] == ["lock"]
+    assert read_latest(store, "speech") is None

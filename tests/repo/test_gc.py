@@ -293,7 +293,7 @@ def test_case_c24_a_key_that_vanishes_is_done_and_a_denied_delete_is_told(
     commit(repo, samples(100))
     store.delete_many([keys.shard_key("ab" * 32)])
     repo.delete_dataset("speech")
-    for name, value in s3_server.environment("no-delete").items():
+    for name, value in s3_server.environment("keeper").items():
         monkeypatch.setenv(name, value)
     denied = Repository(open_store(f"s3://{s3_bucket}/p", endpoint_url=s3_server.endpoint_url), repo.cache)
     with pytest.raises(AccessError, match=r"(?i)delete"):
