@@ -89,6 +89,7 @@ class ShardSender:
         self.keep = keep
         self.tell = tell
         self._stopped = threading.Event()
+        self._files: set[Path] = set()  # in the staging folder now
 
     def send(self, items: Iterable[Item], workers: int) -> Iterator[ShardDone]:
         """The shards of the items, in order. An error of the iterable, of packing or of the store comes out as it
@@ -115,6 +116,8 @@ class ShardSender:
                 pool.shutdown(wait=not interrupted, cancel_futures=True)
             if interrupted:  # who pressed Ctrl-C isn't made to wait for the network, but files are tidied up
                 concurrent.futures.wait(ahead, timeout=1.0)
+                for path in list(self._files):
+                    self._remove(path)
 
     def _pack_then_send(self, number: int, group: list[Item], senders: ThreadPoolExecutor) -> Future[ShardDone]:
         stamp = group_stamp(group, self.packing) if self.memo is not None else None
@@ -130,6 +133,7 @@ class ShardSender:
 
     def _pack(self, group: list[Item]) -> tuple[PackedShard, Path]:
         path = self.staging / f"shard-{secrets.token_hex(8)}"
+        self._files.add(path)
         try:
             with disk_full(self.staging, self.packing.target), path.open("xb", buffering=0) as file:
                 writer = ShardWriter(file, codecs=self.packing.codecs)
@@ -144,8 +148,12 @@ class ShardSender:
                         writer.add(*item)
                 return writer.finish(), path
         except BaseException:
-            path.unlink(missing_ok=True)
+            self._remove(path)
             raise
+
+    def _remove(self, path: Path) -> None:
+        path.unlink(missing_ok=True)
+        self._files.discard(path)
 
     def _send(self, number: int, shard: PackedShard, path: Path) -> ShardDone:
         try:
@@ -157,7 +165,7 @@ class ShardSender:
                 self.keep(shard.digest, path)
             return ShardDone(number, shard, sent=True)
         finally:
-            path.unlink(missing_ok=True)
+            self._remove(path)
 
     def _is_there(self, shard: PackedShard) -> bool:
         """Whether the store has the shard, whole, and will keep it while the lease lasts."""
