@@ -144,7 +144,7 @@ class FolderStore:
         with self._errors("write", key), self._new_file(lambda file: _write(file, data), len(data)) as path:
             return self._place(path, key, only_if=etag)
 
-    def conditional(self, *, refresh: bool = False) -> bool:  # noqa: ARG002
+    def conditional(self, *, refresh: bool = False) -> bool:
         """Whether the disk has file locks. Makes the lock's file."""
         with self._errors("write", "tmp/lock"), self._exclusive() as held:
             return held

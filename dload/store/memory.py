@@ -80,7 +80,7 @@ class MemoryStore:
         with self._lock:
             return self._write(key, data)
 
-    def put_file(self, key: str, path: Path, *, move: bool = False) -> str:  # noqa: ARG002
+    def put_file(self, key: str, path: Path, *, move: bool = False) -> str:
         return self.put(key, path.read_bytes())
 
     def put_if(self, key: str, data: bytes, *, etag: str | None) -> str:
@@ -95,7 +95,7 @@ class MemoryStore:
                 )  # fmt: skip
             return self._write(key, data)
 
-    def conditional(self, *, refresh: bool = False) -> bool:  # noqa: ARG002
+    def conditional(self, *, refresh: bool = False) -> bool:
         return self._conditions
 
     def head(self, key: str) -> ObjectInfo | None:
@@ -120,7 +120,7 @@ class MemoryStore:
         for key in keys:
             self.delete(key)
 
-    def abort_unfinished(self, before: float) -> int:  # noqa: ARG002
+    def abort_unfinished(self, before: float) -> int:
         return 0
 
     def clock(self) -> float:

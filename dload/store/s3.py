@@ -2,17 +2,16 @@
 
 Credentials come from the standard AWS chain alone; where it has none, requests go unsigned, which is enough
 to read a public bucket. The client's own retries are off: `Backoff` does them, here for the parts of a large
-file and the pages of a listing, and in `Retrying` for everything else. Bodies are signed, so the server
-checks their sha256; the checksum trailers that newer clients send and some servers refuse are left out."""
+file and the pages of a listing, and in `Retrying` for everything else. Bodies are signed by their sha256, which
+servers check; the checksum trailers that newer clients send and some servers refuse are left out.
+"""
 
 from __future__ import annotations
 
 import base64
-import email.utils
 import hashlib
 import itertools
 import os
-import re
 import secrets
 import threading
 import weakref
@@ -22,7 +21,7 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import boto3
 import botocore
@@ -44,6 +43,7 @@ from dload.store.file_slice import FileSlice
 from dload.store.retrying import Backoff
 from dload.store.s3_errors import Refusal, Request, no_credentials, refused
 from dload.store.s3_names import check_bucket, check_endpoint, check_store_prefix, is_aws, without_userinfo
+from dload.store.s3_replies import bare, content_range, reply_time
 from dload.store.s3_upload import Upload
 
 if TYPE_CHECKING:
@@ -59,7 +59,6 @@ _IN_PARTS = 12 << 20  # files larger than this are sent in parts
 _BATCH = 1000  # keys of one DeleteObjects
 _OWN = "tmp/"  # keys of the store's own, as in a folder
 _PAST_THE_END = 416
-_CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
 
 _NO_CREDENTIALS = (
     boto_errors.NoCredentialsError, boto_errors.PartialCredentialsError, boto_errors.CredentialRetrievalError,
@@ -68,7 +67,10 @@ _NO_CREDENTIALS = (
 _NO_CONNECTION = (
     boto_errors.EndpointConnectionError, boto_errors.ConnectTimeoutError, boto_errors.ProxyConnectionError,
 )  # fmt: skip
-_BROKEN = (boto_errors.HTTPClientError, boto_errors.IncompleteReadError, boto_errors.ResponseStreamingError)
+_BROKEN = (
+    boto_errors.HTTPClientError, boto_errors.IncompleteReadError, boto_errors.ResponseStreamingError,
+    boto_errors.SSLError,
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -80,12 +82,6 @@ class _Connection:
     endpoint: str
     who: str  # whose credentials, in words
     signed: bool
-
-
-class _Range(NamedTuple):
-    first: int
-    last: int
-    size: int  # of the whole object
 
 
 class S3Store:
@@ -147,15 +143,14 @@ class S3Store:
     # ---- reading
     def get(self, key: str) -> Body:
         with self._errors("read", key), self._open(key, None) as reply:
-            return Body(reply["Body"].read(), _bare(reply["ETag"]), reply["LastModified"].timestamp())
+            return Body(reply["Body"].read(), bare(reply["ETag"]), reply["LastModified"].timestamp())
 
     def get_range(self, key: str, start: int, length: int) -> bytes:
         last = start + length - 1
         try:
             with self._errors("read", key), self._open(key, f"bytes={start}-{last}") as reply:
-                found = self._range_of(reply, key)
-                size = found.size
-                if (found.first, found.last) == (start, last):
+                size = self._size_by_range(reply, key, start)
+                if size > last:
                     return self._whole(reply["Body"].read(), key, length)
         except RemoteError as error:
             if error.details.get("status") != _PAST_THE_END:
@@ -166,7 +161,7 @@ class S3Store:
     def stream(self, key: str, start: int = 0) -> Generator[bytes, None, None]:
         try:
             with self._errors("read", key), self._open(key, f"bytes={start}-" if start else None) as reply:
-                size = self._range_of(reply, key, start).size if start else reply["ContentLength"]
+                size = self._size_by_range(reply, key, start) if start else reply["ContentLength"]
                 while chunk := reply["Body"].read(_CHUNK):
                     start += len(chunk)
                     yield chunk
@@ -186,7 +181,7 @@ class S3Store:
                 reply = self._client.head_object(Bucket=self._bucket, Key=self._full(key))
         except NotFoundError:
             return None
-        return ObjectInfo(key, reply["ContentLength"], _bare(reply["ETag"]), reply["LastModified"].timestamp())
+        return ObjectInfo(key, reply["ContentLength"], bare(reply["ETag"]), reply["LastModified"].timestamp())
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         for found in self._found(check_prefix(prefix)):
@@ -216,7 +211,7 @@ class S3Store:
     def put(self, key: str, data: bytes) -> str:
         return self._put_object(check_key(key), data)
 
-    def put_file(self, key: str, path: Path, *, move: bool = False) -> str:  # noqa: ARG002
+    def put_file(self, key: str, path: Path, *, move: bool = False) -> str:
         with path.open("rb", buffering=0) as file:
             size = os.fstat(file.fileno()).st_size
             if size > _IN_PARTS:
@@ -289,7 +284,7 @@ class S3Store:
             more: Any = wanted or {}
             full = self._prefix + key
             reply = self._client.put_object(Bucket=self._bucket, Key=full, Body=cast(bytes, body), **more)
-            return _bare(reply["ETag"])
+            return bare(reply["ETag"])
 
     def _upload(self, full: str) -> Upload:
         key = full.removeprefix(self._prefix)
@@ -307,13 +302,13 @@ class S3Store:
         with closing(reply["Body"]):
             yield reply
 
-    def _range_of(self, reply: GetObjectOutputTypeDef, key: str, first: int | None = None) -> _Range:
-        match = _CONTENT_RANGE.fullmatch(reply.get("ContentRange", ""))
-        found = _Range(*map(int, match.groups())) if match else None
-        if found is None or first not in (None, found.first):
+    def _size_by_range(self, reply: GetObjectOutputTypeDef, key: str, start: int) -> int:
+        """The size of the whole object, by a reply that must begin where it was asked to."""
+        found = content_range(reply)
+        if found is None or found.first != start:
             what = f"asked for a range, the store gave {reply.get('ContentRange', 'the whole')}"
             raise self._request("read", key).failed(RemoteError, what)
-        return found
+        return found.size
 
     def _whole(self, data: bytes, key: str, length: int) -> bytes:
         if len(data) != length:
@@ -350,7 +345,7 @@ class S3Store:
                     # In whole seconds, as HEAD says it and the clock ticks. Some servers list fractions, too, by which
                     # an object would be newer than the clock.
                     modified = found["LastModified"].replace(microsecond=0).timestamp()
-                    yield ObjectInfo(key, found["Size"], _bare(found["ETag"]), modified)
+                    yield ObjectInfo(key, found["Size"], bare(found["ETag"]), modified)
 
     def _delete_batch(self, keys: Sequence[str]) -> Sequence[RemoteError]:
         """Delete up to a thousand; the errors of those that stay."""
@@ -375,12 +370,11 @@ class S3Store:
                 self._client.delete_object(Bucket=self._bucket, Key=self._prefix + key)
 
     def _date(self, reply: Any) -> float:
-        headers = reply["ResponseMetadata"]["HTTPHeaders"]
-        try:
-            return email.utils.parsedate_to_datetime(headers["date"]).timestamp()
-        except (KeyError, ValueError) as error:
+        found = reply_time(reply)
+        if found is None:
             what = "the store's replies don't say what time it is (Date)"
-            raise self._request("look at", "").failed(RemoteError, what) from error
+            raise self._request("look at", "").failed(RemoteError, what)
+        return found
 
     # ---- the client
     @property
@@ -482,10 +476,6 @@ def _forget_connections() -> None:
 
 
 os.register_at_fork(after_in_child=_forget_connections)
-
-
-def _bare(etag: str) -> str:
-    return etag.strip('"')
 
 
 def _cause(error: Exception) -> str:

@@ -24,12 +24,13 @@ _WRONG_REGION = {
     "IllegalLocationConstraintException",
 }  # fmt: skip
 _WRONG_REGION_STATUS = {301, 307, 308}
-# Refusals that the same request may get over: overload, a body damaged on the way, somebody else's write right now.
+# Refusals that the same request may get over: overload, and somebody else's write right now.
 _TRANSIENT = {
     "SlowDown", "InternalError", "ServiceUnavailable", "ServerBusy", "Throttling", "ThrottlingException",
-    "RequestThrottled", "TooManyRequests", "RequestTimeout", "RequestTimeoutException", "BadDigest", "IncompleteBody",
-    "XAmzContentSHA256Mismatch", "OperationAborted", "ConditionalRequestConflict",
+    "RequestThrottled", "TooManyRequests", "RequestTimeout", "RequestTimeoutException", "OperationAborted",
+    "ConditionalRequestConflict",
 }  # fmt: skip
+_DAMAGED = {"BadDigest", "IncompleteBody", "XAmzContentSHA256Mismatch"}
 _TRANSIENT_STATUS = {408, 409, 425, 429, 500, 502, 503, 504}
 _READING = ("read", "look at")
 _PERMISSIONS = {
@@ -92,12 +93,13 @@ def _plain(request: Request, refusal: Refusal, seen: str) -> tuple[type[RemoteEr
     if code == "NoSuchBucket":
         remedy = "make it, or correct its name or the endpoint"
         return NotFoundError, f"there is no bucket {request.bucket} ({seen})", remedy
-    if code == "NoSuchUpload":
-        return NotFoundError, f"the upload was finished or aborted meanwhile ({seen})", "run it again"
     if status == 404:
-        return NotFoundError, f"there is no such object ({seen})", None
+        what = "the upload was finished or aborted meanwhile" if code == "NoSuchUpload" else "there is no such object"
+        return NotFoundError, f"{what} ({seen})", None
     if status == 412:
         return PreconditionFailedError, f"someone else changed it first ({seen})", None
+    if code in _DAMAGED:
+        return UnavailableError, f"the bytes were damaged or cut on their way ({seen})", "try again"
     if code in _TRANSIENT or status in _TRANSIENT_STATUS:
         return UnavailableError, f"the store is overloaded or failed for the moment ({seen})", "try again later"
     text = " ".join(refusal.text.split())[:200]

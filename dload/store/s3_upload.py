@@ -14,6 +14,7 @@ from dload.errors import NotFoundError, RemoteError, UnavailableError
 from dload.store.base import ObjectInfo
 from dload.store.file_slice import FileSlice
 from dload.store.retrying import Backoff
+from dload.store.s3_replies import bare
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
@@ -89,7 +90,7 @@ class Upload:
                 reply = self.client.complete_multipart_upload(
                     Bucket=self.bucket, Key=self.key, UploadId=upload, MultipartUpload={"Parts": parts}
                 )
-            return reply.get("ETag", "").strip('"')
+            return bare(reply.get("ETag", ""))
 
         try:
             etag = self.backoff.call(finish)
