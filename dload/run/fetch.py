@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from dload.cache import ShardCache, most_downloads
-from dload.errors import CacheFullError
+from dload.errors import CacheFullError, DiskFullError
 from dload.manifest import Manifest, ShardInfo
 from dload.repo.parallel import ordered
 from dload.run.shard_feed import open_shard
@@ -29,7 +29,7 @@ def fetch_shards(
 ) -> None:
     """Bring every shard of a version into the cache, `jobs` at a time; each is hashed by this process.
 
-    Raises CacheFullError before any byte moves where the version can't be resident as a whole.
+    Raises CacheFullError or DiskFullError before any byte moves where the version can't be resident as a whole.
     """
     distinct = list({shard.digest: shard for shard in manifest.shards}.values())
     needed, room = sum(shard.size for shard in distinct), cache.room_for_shards()
@@ -39,6 +39,16 @@ def fetch_shards(
             f"room for {format_size(room)} of shards",
             remedy=f"raise it by {needed - room} bytes (DLOAD_CACHE_BUDGET), or stream it with samples()",
             needed=needed, room=room,
+        )  # fmt: skip
+
+    status = cache.status()
+    disk = status.free_disk + status.used
+    if needed > disk:
+        raise DiskFullError(
+            f"{manifest.name}@{manifest.version[:12]}: {format_size(needed)} needed, {format_size(disk)} free on the disk of "
+            f"the cache {cache.root}, what the cache holds included",
+            remedy="free some space there, choose another disk (DLOAD_CACHE_DIR), or stream it with samples()",
+            needed=needed, free=disk,
         )  # fmt: skip
 
     def fetch(shard: ShardInfo) -> bool:

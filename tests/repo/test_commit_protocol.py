@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
 import random
 import signal
 import subprocess
@@ -273,13 +272,6 @@ def test_case_c10_a_store_that_can_not_be_written_is_told_before_anything_is_rea
 
     with pytest.raises(AccessError):
         commit(History(Faulty(MemoryStore(), plan)), "speech", untouched(), CommitOptions())
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everything")
-def test_case_c10_a_read_only_folder(tmp_path: Path) -> None:
-    (tmp_path / "store").mkdir(mode=0o555)
-    with pytest.raises(AccessError):
-        run(FolderStore(tmp_path / "store"), samples(10))
 
 
 def test_case_c10_a_read_only_key(s3_bucket: str, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,9 @@ from dload.errors import (
     SampleError,
 )
 from dload.pack import Sample
+from dload.store.faulty import Faulty
 from dload.store.local import FolderStore
+from dload.store.memory import MemoryStore
 
 SMALL = 4_000  # bytes of a shard here
 
@@ -99,6 +101,16 @@ def test_listing_and_history(repo: Repository) -> None:
     assert repo.manifest("speech", one).created == log[1].time
     with pytest.raises(NotFoundError, match=r"no data set 'nope' in .* dload ls"):
         repo.dataset("nope")
+
+
+def test_listing_takes_a_bounded_number_of_requests() -> None:
+    store = MemoryStore()
+    plain = Repository(store, ShardCache(Path("unused")))
+    for number in range(200):
+        commit(plain, samples(2), name=f"set-{number:03d}")
+    faulty = Faulty(store)
+    assert len(Repository(faulty, plain.cache).overview()) == 200
+    assert faulty.count() == {"list_folders": 1, "get": 200}
 
 
 def test_resolving(repo: Repository) -> None:
