@@ -1,0 +1,1 @@
+"""Pipelines: nodes that describe, cursors that go over them. No storage and no threads."""

@@ -1,0 +1,139 @@
+"""Several pipelines as one."""
+
+from __future__ import annotations
+
+import heapq
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property
+from itertools import accumulate
+from typing import Any
+
+from dload.errors import ConfigError
+from dload.pipeline.joins import ConcatCursor, SelectCursor, ZipCursor
+from dload.pipeline.node import Node, assembled, each, function, pieces
+from dload.pipeline.reorder import clipped
+from dload.pipeline.running import HOLE, Cursor, Epoch, Need, Run
+from dload.randomness import hash64
+
+
+def _some(parents: Sequence[Node], what: str) -> Sequence[Node]:
+    if not parents:
+        raise ConfigError(f"{what} needs at least one pipeline")
+    return parents
+
+
+def merged(needs: Iterable[Iterator[Need]]) -> Iterator[Need]:
+    """Several demands as one, by first use."""
+    return heapq.merge(*needs, key=lambda need: need.first)
+
+
+class Concat(Node):
+    """One pipeline after another."""
+
+    kind = "concat"
+
+    def __init__(self, *parents: Node) -> None:
+        super().__init__(*_some(parents, "concat"))
+
+    @property
+    def indexed(self) -> bool:
+        return super().indexed and all(parent.length is not None for parent in self.parents)
+
+    @cached_property
+    def _starts(self) -> list[int]:
+        return list(accumulate((parent.length or 0 for parent in self.parents), initial=0))
+
+    @cached_property
+    def length(self) -> int | None:
+        return self._starts[-1]
+
+    @cached_property
+    def mean_bytes(self) -> float:
+        return max(parent.mean_bytes for parent in self.parents)
+
+    def _part_of(self, place: int) -> tuple[int, int, int]:
+        part = bisect_right(self._starts, place) - 1
+        return part, self._starts[part], self._starts[part + 1]
+
+    def fetch(self, run: Run, epoch: Epoch, places: Sequence[int]) -> list[Any]:
+        return assembled(places, self._part_of, lambda part, below: self.parents[part].fetch(run, epoch, below))
+
+    def identities(self, run: Run, epoch: Epoch, places: Sequence[int]) -> list[int]:
+        def of(part: int, below: Sequence[int]) -> list[int]:
+            return [hash64(part, name) for name in self.parents[part].identities(run, epoch, below)]
+
+        return assembled(places, self._part_of, of)
+
+    def units(self) -> list[int]:
+        return [size for parent in self.parents for size in parent.units()]
+
+    def demand(self, run: Run, epoch: Epoch, start: int, stop: int) -> Iterator[Need]:
+        while start < stop:
+            part, base, end = self._part_of(start)
+            end = min(stop, end)
+            for need in self.parents[part].demand(run, epoch, start - base, end - base):
+                yield Need(need.first + base, need.last + base, need.source, need.shard)
+            start = end
+
+    def stream(self, run: Run, epoch: Epoch) -> Cursor:
+        return ConcatCursor([parent.cursor(run, epoch) for parent in self.parents])
+
+
+class Zip(Node):
+    """Tuples of one element of each; `fn(*tuple)` where there is a function. Ends with the shortest."""
+
+    kind = "zip"
+
+    def __init__(self, *parents: Node, fn: Callable[..., Any] | None = None) -> None:
+        super().__init__(*_some(parents, "zip"))
+        self.fn = None if fn is None else function(fn, "zip_with")
+
+    def functions(self) -> tuple[Callable[..., Any], ...]:
+        return () if self.fn is None else (self.fn,)
+
+    @cached_property
+    def length(self) -> int | None:
+        return min((parent.length for parent in self.parents if parent.length is not None), default=None)
+
+    def fetch(self, run: Run, epoch: Epoch, places: Sequence[int]) -> list[Any]:
+        sides = [parent.fetch(run, epoch, places) for parent in self.parents]
+        if self.holes:
+            rows = zip(*sides, strict=True)
+            return [HOLE if any(item is HOLE for item in items) else self._joined(items) for items in rows]
+        return list(zip(*sides, strict=True)) if self.fn is None else each(self.fn, *sides)
+
+    def _joined(self, items: tuple[Any, ...]) -> Any:
+        return items if self.fn is None else self.fn(*items)
+
+    def identities(self, run: Run, epoch: Epoch, places: Sequence[int]) -> list[int]:
+        sides = [parent.identities(run, epoch, places) for parent in self.parents]
+        return [hash64("zip", *names) for names in zip(*sides, strict=True)]
+
+    def units(self) -> list[int]:
+        first, length = self.parents[0], self.length
+        assert length is not None
+        return pieces(length) if first.length is None else clipped(first.units(), 0, length)
+
+    def demand(self, run: Run, epoch: Epoch, start: int, stop: int) -> Iterator[Need]:
+        return merged(parent.demand(run, epoch, start, stop) for parent in self.parents)
+
+    def stream(self, run: Run, epoch: Epoch) -> Cursor:
+        return ZipCursor([parent.cursor(run, epoch) for parent in self.parents], self._joined)
+
+
+class Select(Node):
+    """A pipeline of numbers, the first parent, says from which of the others the next element comes."""
+
+    kind = "select"
+
+    def __init__(self, index: Node, *parents: Node) -> None:
+        super().__init__(index, *_some(parents, "select"))
+
+    @property
+    def indexed(self) -> bool:
+        return False
+
+    def stream(self, run: Run, epoch: Epoch) -> Cursor:
+        index, *others = (parent.cursor(run, epoch) for parent in self.parents)
+        return SelectCursor(index, others)

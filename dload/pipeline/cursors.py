@@ -1,0 +1,192 @@
+"""Passes over the index tier, and what all passes share."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from operator import length_hint
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+from dload.pipeline.plain import exported
+from dload.pipeline.running import HOLE, Cursor, Epoch, Feed, Run
+
+if TYPE_CHECKING:
+    from dload.pipeline.node import Node
+
+_FAST, _SLOW = 0.002, 0.008  # seconds that a chunk may take before chunks stop growing, and before they shrink
+_MOST_ELEMENTS = 1024
+_MOST_BYTES = 4 << 20
+
+
+class PlaceCursor(Cursor):
+    """A pass over an index-tier node, place by place. Its state is the place of the next element.
+
+    Elements are fetched in chunks, that begin with one element (so the first comes at once) and grow as long as they
+    are quick. Where a chunk fails its elements are fetched one by one: those before the bad one come out, and the
+    error in its place. It then stands before the bad one, and may be asked again.
+    """
+
+    def __init__(self, node: Node, run: Run, epoch: Epoch) -> None:
+        self._node, self._run, self._epoch = node, run, epoch
+        self._stop = sys.maxsize if node.length is None else node.length
+        self._most = max(1, min(_MOST_ELEMENTS, int(_MOST_BYTES / max(1.0, node.mean_bytes))))
+        self._feed: Feed | None = None
+        self._begin(0)
+
+    def _begin(self, place: int) -> None:
+        self._next = place  # the first place that isn't fetched
+        self._items: Iterator[Any] = iter(())
+        self._size = 1
+        self._careful = 0  # below this place one by one: something here fails
+        self._names: list[int] = []
+        self._named = place  # the place of the first of them
+
+    def reset(self, state: Any | None) -> None:
+        place = 0 if state is None else state
+        if isinstance(place, bool) or not isinstance(place, int) or not 0 <= place <= self._stop:
+            end = "without an end" if self._node.length is None else f"of {self._stop} elements"
+            raise ValueError(f"{place!r} is no place in this pipeline, {end}: the state is of another one")
+        self.close()
+        self._begin(place)
+        if place < self._stop:
+            self._feed = self._run.rows.follow(self._node.demand(self._run, self._epoch, place, self._stop))
+
+    @property
+    def place(self) -> int:
+        """The place of the next element."""
+        return self._next - length_hint(self._items)
+
+    def get_state(self) -> Any:
+        return self.place
+
+    def __next__(self) -> Any:
+        for item in self._items:
+            return item
+        items = self._fetch()
+        if not items:
+            raise StopIteration
+        self._items = iter(items)
+        return next(self._items)
+
+    def chunk(self) -> tuple[int, list[Any]]:
+        """The place of the next element, and as many elements from there as are at hand or quickly fetched; none at the
+        end. The cursor then stands behind them."""
+        place = self.place
+        return place, list(self._items) or self._fetch()
+
+    def _fetch(self) -> list[Any]:
+        """The next chunk. Raises what the element at `_next` raises, if it does."""
+        start = self._next
+        if start >= self._stop:
+            self.close()
+            return []
+        while True:
+            stop = min(self._stop, start + (1 if start < self._careful else self._size))
+            began = perf_counter()
+            try:
+                items = self._node.fetch(self._run, self._epoch, range(start, stop))
+                break
+            except StopIteration as error:
+                if stop - start == 1:
+                    raise RuntimeError("a function of the pipeline raised StopIteration") from error
+            except Exception:
+                if stop - start == 1:
+                    raise
+            self._careful, self._size = stop, 1
+        taken = perf_counter() - began
+        if taken < _FAST:
+            self._size = min(2 * self._size, self._most)
+        elif taken > _SLOW:
+            self._size = max(1, self._size // 2)
+        self._next = stop
+        if self._feed is not None:
+            self._feed.advance(stop)
+        return items
+
+    def identity(self) -> int:
+        last = self.place - 1
+        if not self._named <= last < self._named + len(self._names):
+            self._named = last
+            self._names = self._node.identities(self._run, self._epoch, range(last, self._next))
+        return self._names[last - self._named]
+
+    def close(self) -> None:
+        if self._feed is not None:
+            self._feed.close()
+            self._feed = None
+
+
+class SteadyCursor(Cursor):
+    """For the top of a pipeline in the stream tier: an error leaves it in front of the element that raised it.
+
+    Cursors that draw from several others, or hold elements, are in disorder after an error. This one remembers a state
+    from at most 64 elements ago, and goes forward from there again when it is asked for its state or the next element.
+    Its own states are plain JSON, checked: ConfigError says why where there can be none.
+    """
+
+    _EVERY = 64
+
+    def __init__(self, cursor: Cursor) -> None:
+        self.below = (cursor,)
+        self._cursor = cursor
+        self._base: Any = None
+        self._count = 0  # elements since `_base`
+        self._broken = False
+
+    def reset(self, state: Any | None) -> None:
+        self._base, self._count, self._broken = state, 0, False
+        self._cursor.reset(state)
+
+    def __next__(self) -> Any:
+        self._mend()
+        try:
+            item = next(self._cursor)
+        except StopIteration:
+            raise
+        except BaseException:
+            self._broken = True
+            raise
+        self._count += 1
+        if self._count % self._EVERY == 0:
+            self._remember()
+        return item
+
+    def _remember(self) -> None:
+        try:
+            self._base, self._count = exported(self._cursor.get_state()), 0
+        except Exception:  # whoever asks for a state is told why there is none; an older one will do here
+            return
+
+    def _mend(self) -> None:
+        if self._broken:
+            self._cursor.reset(self._base)
+            for _ in range(self._count):
+                next(self._cursor)
+            self._broken = False
+
+    def get_state(self) -> Any:
+        self._mend()
+        return exported(self._cursor.get_state())
+
+    def identity(self) -> int:
+        return self._cursor.identity()
+
+
+def drained(cursor: Cursor) -> Iterator[Any]:
+    """The elements that are left, without HOLEs. Closes the cursor at its end, and where it is given up."""
+    try:
+        for item in cursor:
+            if item is not HOLE:
+                yield item
+    finally:
+        cursor.close()
+
+
+def applied(fn: Callable[..., Any], *arguments: Any) -> Any:
+    """`fn(*arguments)`. A StopIteration that gets out of a user's function is a mistake there, not the end of a
+    stream."""
+    try:
+        return fn(*arguments)
+    except StopIteration as error:
+        raise RuntimeError(f"{fn!r} raised StopIteration") from error

@@ -1,0 +1,270 @@
+"""Several elements as one, and one as several."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property
+from itertools import chain
+from typing import Any
+
+from dload.errors import ConfigError
+from dload.pipeline.gathering import ExpandCursor, GroupCursor, grouped
+from dload.pipeline.node import Node, each, finite, function, whole_number
+from dload.pipeline.outside import OutsideCursor, ScanCursor
+from dload.pipeline.reorder import Take
+from dload.pipeline.running import HOLE, Cursor, Epoch, Need, Run
+from dload.pipeline.streams import FilterCursor
+from dload.randomness import hash64
+
+
+class Windows(Node):
+    """Lists of `size` elements in a row, each list beginning `stride` behind the one before; `batch` is stride = size.
+
+    A last, shorter list is given where its elements were in no full one (stride >= size, or fewer than `size` in all),
+    unless `drop_last`. `collate(list)` gives the element instead of the list. HOLEs keep their place when lists are
+    made, and are left out of them; where nothing is left there is a HOLE.
+    """
+
+    kind = "window"
+
+    def __init__(
+        self,
+        parent: Node,
+        size: int,
+        stride: int | None = None,
+        drop_last: bool = False,
+        collate: Callable[[list[Any]], Any] | None = None,
+    ) -> None:
+        super().__init__(parent)
+        self.size = whole_number(size, "the size of a batch or window", 1)
+        self.stride = self.size if stride is None else whole_number(stride, "the stride of a window", 1)
+        self.drop_last = drop_last
+        self.collate = None if collate is None else function(collate, "collate")
+
+    def parameters(self) -> dict[str, Any]:
+        return {"size": self.size, "stride": self.stride, "drop_last": self.drop_last}
+
+    def functions(self) -> tuple[Callable[..., Any], ...]:
+        return () if self.collate is None else (self.collate,)
+
+    @property
+    def plain(self) -> bool:
+        """Whether the elements are those of the lists, one after the other."""
+        return self.stride == self.size and self.collate is None
+
+    @cached_property
+    def mean_bytes(self) -> float:
+        return self.parents[0].mean_bytes * self.size
+
+    @cached_property
+    def length(self) -> int | None:
+        below = self.parents[0].length
+        if below is None:
+            return None
+        full = (below - self.size) // self.stride + 1 if below >= self.size else 0
+        rest = below > full * self.stride and (self.stride >= self.size or not full)
+        return full + (1 if rest and not self.drop_last else 0)
+
+    def _members(self, place: int) -> range:
+        start, below = place * self.stride, self.parents[0].length
+        return range(start, start + self.size if below is None else min(below, start + self.size))
+
+    def fetch(self, run: Run, epoch: Epoch, places: Sequence[int]) -> list[Any]:
+        groups = [self._members(place) for place in places]
+        if self.stride == self.size and isinstance(places, range) and places.step == 1 and groups:
+            items = self.parents[0].fetch(run, epoch, range(groups[0].start, groups[-1].stop))
+        else:
+            items = self.parents[0].fetch(run, epoch, list(chain.from_iterable(groups)))
+        lists, at = [], 0
+        for group in groups:
+            lists.append(items[at : at + len(group)])
+            at += len(group)
+        if self.parents[0].holes:
+            return [grouped(items, self.collate) for items in lists]
+        return lists if self.collate is None else each(self.collate, lists)
+
+    def identities(self, run: Run, epoch: Epoch, places: Sequence[int]) -> list[int]:
+        return [hash64(*self.parents[0].identities(run, epoch, self._members(place))) for place in places]
+
+    def units(self) -> list[int]:
+        """The parent's, their borders rounded up."""
+        found, at, done = [], 0, 0
+        assert self.length is not None
+        for size in self.parents[0].units():
+            at += size
+            border = min(self.length, -(-at // self.stride))
+            if border > done:
+                found.append(border - done)
+                done = border
+        return found
+
+    def demand(self, run: Run, epoch: Epoch, start: int, stop: int) -> Iterator[Need]:
+        if start >= stop:
+            return
+        low, high = start * self.stride, self._members(stop - 1).stop
+        for need in self.parents[0].demand(run, epoch, low, high):
+            first = max(start, -(-(need.first - self.size + 1) // self.stride))
+            last = min(stop, (need.last - 1) // self.stride + 1)
+            if first < last:
+                yield Need(first, last, need.source, need.shard)
+
+    def stream(self, run: Run, epoch: Epoch) -> Cursor:
+        return GroupCursor(self.parents[0].cursor(run, epoch), self.size, self.stride, self.drop_last, self.collate)
+
+
+class Expand(Node):
+    """Each element becomes those that `fn(element)` gives. With `fanout`, always that many, and places stay known."""
+
+    kind = "flat_map"
+
+    def __init__(self, parent: Node, fn: Callable[[Any], Iterable[Any]], fanout: int | None = None) -> None:
+        super().__init__(parent)
+        self.fn = function(fn, "flat_map")
+        self.fanout = None if fanout is None else whole_number(fanout, "fanout", 1)
+
+    def parameters(self) -> dict[str, Any]:
+        return {"fanout": self.fanout}
+
+    def functions(self) -> tuple[Callable[..., Any], ...]:
+        return (self.fn,)
+
+    @property
+    def indexed(self) -> bool:
+        return self.fanout is not None and super().indexed
+
+    @property
+    def holes(self) -> bool:
+        return self.fanout is not None and super().holes
+
+    @cached_property
+    def mean_bytes(self) -> float:
+        return self.parents[0].mean_bytes / (self.fanout or 1)
+
+    @cached_property
+    def _each(self) -> int:
+        assert self.fanout is not None
+        return self.fanout
+
+    @cached_property
+    def length(self) -> int | None:
+        below = self.parents[0].length
+        return None if below is None else below * self._each
+
+    def fetch(self, run: Run, epoch: Epoch, places: Sequence[int]) -> list[Any]:
+        wanted = [divmod(place, self._each) for place in places]
+        whole = list(dict.fromkeys(number for number, _ in wanted))
+        items = self.parents[0].fetch(run, epoch, whole)
+        children = {number: list(self._children(item)) for number, item in zip(whole, items, strict=True)}
+        return [children[number][child] for number, child in wanted]
+
+    def _children(self, item: Any) -> Iterable[Any]:
+        if item is HOLE:
+            return [HOLE] * (self.fanout or 0)
+        if self.fanout is None:
+            return self.fn(item)  # type: ignore[no-any-return]
+        children = list(self.fn(item))
+        if len(children) != self._each:
+            raise ConfigError(
+                f"flat_map(fanout={self.fanout}) expected {self.fanout} elements of {self.fn!r}, got {len(children)}",
+                remedy="leave out the fanout where their number varies",
+            )
+        return children
+
+    def identities(self, run: Run, epoch: Epoch, places: Sequence[int]) -> list[int]:
+        wanted = [divmod(place, self._each) for place in places]
+        names = self.parents[0].identities(run, epoch, [number for number, _ in wanted])
+        return [hash64(name, child) for name, (_, child) in zip(names, wanted, strict=True)]
+
+    def units(self) -> list[int]:
+        return [size * self._each for size in self.parents[0].units()]
+
+    def demand(self, run: Run, epoch: Epoch, start: int, stop: int) -> Iterator[Need]:
+        each = self._each
+        for need in self.parents[0].demand(run, epoch, start // each, -(-stop // each)):
+            yield Need(max(start, need.first * each), min(stop, need.last * each), need.source, need.shard)
+
+    def stream(self, run: Run, epoch: Epoch) -> Cursor:
+        return ExpandCursor(self.parents[0].cursor(run, epoch), self._children)
+
+
+class Filter(Node):
+    """The elements for which `pred(element)` is true; how many that is shows as they come."""
+
+    kind = "filter"
+
+    def __init__(self, parent: Node, pred: Callable[[Any], Any]) -> None:
+        super().__init__(parent)
+        self.pred = function(pred, "filter")
+
+    def functions(self) -> tuple[Callable[..., Any], ...]:
+        return (self.pred,)
+
+    @property
+    def indexed(self) -> bool:
+        return False
+
+    @property
+    def holes(self) -> bool:
+        return False
+
+    def stream(self, run: Run, epoch: Epoch) -> Cursor:
+        return FilterCursor(self.parents[0].cursor(run, epoch), self.pred)
+
+
+class Scan(Node):
+    """A fold that gives each state: `state = fn(state, element)`, from `init`."""
+
+    kind = "scan"
+
+    def __init__(self, parent: Node, fn: Callable[[Any, Any], Any], init: Any) -> None:
+        super().__init__(parent)
+        self.fn = function(fn, "scan")
+        self.init = init
+
+    def parameters(self) -> dict[str, Any]:
+        return {"init": self.init}
+
+    def functions(self) -> tuple[Callable[..., Any], ...]:
+        return (self.fn,)
+
+    @property
+    def indexed(self) -> bool:
+        return False
+
+    def stream(self, run: Run, epoch: Epoch) -> Cursor:
+        return ScanCursor(self.parents[0].cursor(run, epoch), self.fn, self.init)
+
+
+class Through(Node):
+    """The whole stream through `fn(iterator) -> iterator`."""
+
+    kind = "through"
+
+    def __init__(self, parent: Node, fn: Callable[[Iterator[Any]], Iterator[Any]]) -> None:
+        super().__init__(parent)
+        self.fn = function(fn, "through")
+
+    def functions(self) -> tuple[Callable[..., Any], ...]:
+        return (self.fn,)
+
+    @property
+    def indexed(self) -> bool:
+        return False
+
+    @property
+    def holes(self) -> bool:
+        return False
+
+    def stream(self, run: Run, epoch: Epoch) -> Cursor:
+        return OutsideCursor(self.fn, epoch, self.parents[0].cursor(run, epoch))
+
+
+def unbatch(node: Node) -> Node:
+    """The elements of each list, one by one. Where the lists came from `batch`, that is what they were made of."""
+    if isinstance(node, Windows) and node.plain:
+        parent = node.parents[0]
+        if not node.drop_last or (parent.indexed and parent.length is None):
+            return parent
+        if parent.indexed:
+            return Take(parent, finite(node, "unbatch") * node.size)
+    return Expand(node, iter)

@@ -1,0 +1,148 @@
+"""Where elements come from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property
+from typing import Any
+
+from dload.errors import ConfigError
+from dload.manifest import Manifest
+from dload.pipeline.node import Node, function, pieces, seed_given, whole_number
+from dload.pipeline.outside import OutsideCursor
+from dload.pipeline.running import Cursor, Epoch, Need, Run
+from dload.randomness import hash64
+
+_UNIT = 2.0**-53
+
+
+class Samples(Node):
+    """The samples of a version, in storage order: `(key, {field: bytes})`.
+
+    `origin` is whatever the runner needs to read it (it is carried along, and never looked into here); `fields`: only
+    these. `prefetch`: how many shards the user asked to hold at once, the current one included.
+    """
+
+    kind = "samples"
+
+    def __init__(self, manifest: Manifest, origin: Any, fields: Sequence[str] | None = None, prefetch: int = 3) -> None:
+        super().__init__()
+        if isinstance(fields, str):
+            raise ConfigError(f"fields is the text {fields!r}, not names of fields", remedy=f"pass [{fields!r}]")
+        self.manifest = manifest
+        self.origin = origin
+        self.fields = None if fields is None else tuple(fields)
+        self.prefetch = whole_number(prefetch, "prefetch", 0)
+
+    @cached_property
+    def mean_bytes(self) -> float:
+        return self.manifest.total_bytes / max(1, self.manifest.num_samples)
+
+    def parameters(self) -> dict[str, Any]:
+        fields = None if self.fields is None else list(self.fields)
+        return {"name": self.manifest.name, "version": self.manifest.version, "fields": fields}
+
+    @cached_property
+    def length(self) -> int | None:
+        return self.manifest.num_samples
+
+    def fetch(self, run: Run, epoch: Epoch, places: Sequence[int]) -> list[Any]:
+        return run.rows.read(self, places)
+
+    def identities(self, run: Run, epoch: Epoch, places: Sequence[int]) -> list[int]:
+        version = self.manifest.version
+        return [hash64(version, place, epoch) for place in places]
+
+    def units(self) -> list[int]:
+        return [count for count in self.manifest.shards.counts if count]
+
+    def demand(self, run: Run, epoch: Epoch, start: int, stop: int) -> Iterator[Need]:
+        shards = self.manifest.shards
+        if start >= stop:
+            return
+        number, _ = shards.locate(start)
+        starts = shards.starts
+        while number < len(shards) and starts[number] < stop:
+            first, last = max(start, starts[number]), min(stop, starts[number + 1])
+            if first < last:
+                yield Need(first, last, self, number)
+            number += 1
+
+
+class Sequenced(Node):
+    """A sequence that is in memory: a list, a NumPy array, anything with a length and items by number."""
+
+    kind = "sequence"
+
+    def __init__(self, items: Sequence[Any]) -> None:
+        super().__init__()
+        self.items = items
+
+    def parameters(self) -> dict[str, Any]:
+        return {"length": len(self.items)}
+
+    @cached_property
+    def length(self) -> int | None:
+        return len(self.items)
+
+    def fetch(self, run: Run, epoch: Epoch, places: Sequence[int]) -> list[Any]:
+        items = self.items
+        return [items[place] for place in places]
+
+    def identities(self, run: Run, epoch: Epoch, places: Sequence[int]) -> list[int]:
+        return [hash64("sequence", place, epoch) for place in places]
+
+    def units(self) -> list[int]:
+        return pieces(len(self.items))
+
+    def demand(self, run: Run, epoch: Epoch, start: int, stop: int) -> Iterator[Need]:
+        return iter(())
+
+
+class RandomStream(Node):
+    """Uniform floats in [0, 1), without end: a pure function of seed, epoch and place."""
+
+    kind = "random_stream"
+    draws = True
+
+    def __init__(self, seed: int | None = None) -> None:
+        super().__init__()
+        self.seed = seed_given(seed)
+
+    @cached_property
+    def length(self) -> int | None:
+        return None
+
+    def fetch(self, run: Run, epoch: Epoch, places: Sequence[int]) -> list[Any]:
+        seed = run.seed_of(self)
+        return [(hash64(seed, epoch, place) & (1 << 53) - 1) * _UNIT for place in places]
+
+    def identities(self, run: Run, epoch: Epoch, places: Sequence[int]) -> list[int]:
+        return [hash64("random", place, epoch) for place in places]
+
+    def demand(self, run: Run, epoch: Epoch, start: int, stop: int) -> Iterator[Need]:
+        return iter(())
+
+
+class Factory(Node):
+    """What a function gives that is called at the start of each epoch: an iterable of any kind, in the stream tier.
+
+    An iterator with `get_state` and `set_state` (or `state_dict` and `load_state_dict`) resumes by them; any other by
+    going over what was read before.
+    """
+
+    kind = "factory"
+
+    def __init__(self, make: Callable[[], Iterable[Any]]) -> None:
+        super().__init__()
+        self.make = function(make, "from_iterable")
+
+    def functions(self) -> tuple[Callable[..., Any], ...]:
+        return (self.make,)
+
+    @property
+    def indexed(self) -> bool:
+        return False
+
+    def stream(self, run: Run, epoch: Epoch) -> Cursor:
+        return OutsideCursor(self.make, epoch)

@@ -1,0 +1,197 @@
+"""Pipelines without storage, and what every node must hold to: it restores anywhere, and its places are what they
+seem."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+from typing import Any
+
+from dload.manifest import Manifest, ShardInfo, ShardList
+from dload.pipeline.cursors import PlaceCursor, SteadyCursor
+from dload.pipeline.node import Node, paths_of
+from dload.pipeline.running import Cursor, Epoch, Feed, Need, Run
+from dload.pipeline.sources import Samples
+
+LARGE = 8 << 20  # bytes of a sample by which every chunk is one element, so that reads can be counted
+
+
+def made_source(sizes: Sequence[int], name: str = "made", sample_bytes: int = 100) -> Samples:
+    """A source with shards of so many samples, that `MemoryRows` makes up when they are read."""
+    digests = [hashlib.sha256(f"{name} {number}".encode()).hexdigest() for number in range(len(sizes))]
+    shards = [ShardInfo(digest, size * sample_bytes, size, 0) for digest, size in zip(digests, sizes, strict=True)]
+    version = hashlib.sha256(f"{name} {list(sizes)}".encode()).hexdigest()
+    return Samples(Manifest(name, version, ShardList.of(shards)), None)
+
+
+class MemoryRows:
+    """Samples `(name/ordinal, {})`, made up. Counts them in `count`, and refuses those that no cursor's demand
+    holds."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.last: list[tuple[Samples, int]] = []  # source and shard of each sample of the latest read
+        self.feeds: list[CheckingFeed] = []
+        self.checking = True
+
+    def read(self, source: Samples, ordinals: Sequence[int]) -> list[Any]:
+        shards = source.manifest.shards
+        self.last = [(source, shards.locate(ordinal)[0]) for ordinal in ordinals]
+        self.count += len(ordinals)
+        if self.checking:
+            for key in set(self.last):
+                assert any(feed.holds(*key) for feed in self.feeds), f"shard {key[1]} was read, and nobody needed it"
+        return [(f"{source.manifest.name}/{ordinal}", {}) for ordinal in ordinals]
+
+    def follow(self, demand: Iterator[Need]) -> Feed:
+        feed = CheckingFeed(self, demand)
+        self.feeds.append(feed)
+        return feed
+
+
+class CheckingFeed:
+    """Knows what a cursor may read."""
+
+    def __init__(self, rows: MemoryRows, demand: Iterator[Need]) -> None:
+        self._rows, self._demand = rows, demand
+        self._needs: list[Need] = []
+        self._place = 0
+
+    def holds(self, source: Samples, shard: int) -> bool:
+        """Whether the shard may be needed from here on."""
+        if any(need.shard == shard and need.source is source for need in self._needs):
+            return True
+        for need in self._demand:
+            self._needs.append(need)
+            if need.shard == shard and need.source is source:
+                return True
+        return False
+
+    def advance(self, place: int) -> None:
+        assert place >= self._place
+        self._place = place
+        self._needs = [need for need in self._needs if need.last > place]
+
+    def close(self) -> None:
+        self._rows.feeds.remove(self)
+
+
+class Streamed(Node):
+    """The same elements in the stream tier."""
+
+    kind = "streamed"
+
+    def __init__(self, parent: Node) -> None:
+        super().__init__(parent)
+
+    @property
+    def indexed(self) -> bool:
+        return False
+
+    def stream(self, run: Run, epoch: Epoch) -> Cursor:
+        return PlaceCursor(self.parents[0], run, epoch)
+
+
+def make_run(node: Node, seed: int = 5, homes: int = 1) -> tuple[Run, MemoryRows]:
+    """A run of a pipeline over made-up samples."""
+    rows = MemoryRows()
+    return Run(seed, rows, homes, paths_of(node)), rows
+
+
+def top_cursor(node: Node, run: Run, epoch: Epoch) -> Cursor:
+    """A pass as a runner makes it."""
+    cursor = node.cursor(run, epoch)
+    return cursor if node.indexed else SteadyCursor(cursor)
+
+
+def elements(node: Node, epoch: int = 0, most: int | None = None, seed: int = 5, homes: int = 1) -> list[Any]:
+    """What one epoch gives, HOLEs among it; at most so many."""
+    run, rows = make_run(node, seed, homes)
+    cursor = top_cursor(node, run, (epoch,))
+    cursor.reset(None)
+    found = list(islice(cursor, most))
+    if most is None:
+        assert not rows.feeds, "a cursor at its end still asks for shards"
+    cursor.close()
+    assert not rows.feeds, "a closed cursor still asks for shards"
+    return found
+
+
+def restores_everywhere(
+    make: Callable[[], Node], *, most: int = 60, again: int | None = None, state_size: int = 600
+) -> list[Any]:
+    """Restore epochs 0 and 1 of `make()` at every step from their states, as JSON, in fresh nodes, runs and cursors,
+    and compare all that follows and the next epoch. At most `most` elements of each epoch are looked at.
+
+    `again`: how many samples going on may at most read that were read before; sources must be made of LARGE samples
+    then. Gives the elements of epoch 0.
+    """
+    whole = [elements(make(), epoch, most) for epoch in range(3)]
+    for epoch in range(2):
+        for step, (state, reads_left) in enumerate(_states(make(), epoch, most)):
+            where = f"epoch {epoch}, step {step}, state {state}"
+            assert len(state) <= state_size, where
+            node = make()
+            run, rows = make_run(node)
+            cursor = top_cursor(node, run, (epoch,))
+            cursor.reset(json.loads(state))
+            assert json.dumps(cursor.get_state()) is not None
+            rest = list(islice(cursor, most - step))
+            assert rest == whole[epoch][step:], where
+            if again is not None:
+                assert rows.count <= reads_left + again, where
+            cursor.close()
+            assert not rows.feeds, where
+            following = top_cursor(node, run, (epoch + 1,))
+            following.reset(None)
+            assert list(islice(following, most)) == whole[epoch + 1], where
+    return whole[0]
+
+
+def _states(node: Node, epoch: int, most: int) -> list[tuple[str, int]]:
+    """At each step of an epoch: the state as JSON, and how many samples are read from there on."""
+    run, rows = make_run(node)
+    cursor = top_cursor(node, run, (epoch,))
+    cursor.reset(None)
+    found = []
+    for _ in range(most + 1):
+        found.append((json.dumps(cursor.get_state()), rows.count))
+        if next(cursor, found) is found:
+            found.append((json.dumps(cursor.get_state()), rows.count))
+            break
+    return [(state, rows.count - count) for state, count in found]
+
+
+def places_hold(make: Callable[[], Node], *, most: int = 60, homes: int = 1, seed: int = 0) -> list[Any]:
+    """Check an index-tier node against its own cursor: any places in any order, length, identities, units, and that its
+    demand holds every shard that a place reads. Gives its elements."""
+    node = make()
+    expected = elements(make(), 0, most, homes=homes)
+    run, rows = make_run(node, homes=homes)
+    rows.checking = False
+    epoch = (0,)
+    if node.length is not None and node.length <= most:
+        assert len(expected) == node.length
+        assert sum(node.units()) == node.length
+        assert all(size > 0 for size in node.units())
+    count = len(expected)
+    rng = random.Random(seed)
+    names = node.identities(run, epoch, range(count))
+    for places in (range(count), range(count)[::-1], rng.choices(range(count), k=20) if count else []):
+        assert node.fetch(run, epoch, places) == [expected[place] for place in places]
+        assert node.identities(run, epoch, places) == [names[place] for place in places]
+    for _ in range(4):
+        start, stop = sorted(rng.choices(range(count + 1), k=2))
+        assert node.fetch(run, epoch, range(start, stop)) == expected[start:stop]
+        needs = list(node.demand(run, epoch, start, stop))
+        assert [need.first for need in needs] == sorted(need.first for need in needs)
+        assert all(start <= need.first < need.last <= stop for need in needs)
+        for place in range(start, stop):
+            rows.last = []
+            node.fetch(run, epoch, [place])
+            at_hand = {(need.source, need.shard) for need in needs if need.first <= place < need.last}
+            assert set(rows.last) <= at_hand, f"place {place} reads a shard that isn't in the demand"
+    return expected
