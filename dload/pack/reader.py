@@ -136,7 +136,7 @@ class ShardReader:
         """The samples of consecutive rows, a chunk at a time."""
         index = self.index
         first, lengths = index.first_values, index.lengths
-        position = sum(lengths[: first[rows.start]])
+        position = index.value_starts[first[rows.start]] if rows.start and index.starts is None else 0
         for start in range(rows.start, rows.stop, _CHUNK):
             chunk = range(start, min(start + _CHUNK, rows.stop))
             sizes = lengths[first[chunk.start] : first[chunk.stop]]
@@ -185,8 +185,9 @@ class ShardReader:
 
     def _values(self, numbers: list[int]) -> Iterator[bytes]:
         """Stored values by their numbers, each copied when it is asked for."""
-        buffer, starts, ends = self._buffer, self.index.value_starts, self.index.value_ends
-        return (buffer[starts[number] : ends[number]] for number in numbers)
+        starts, ends = self.index.value_starts, self.index.value_ends
+        spans = map(slice, map(starts.__getitem__, numbers), map(ends.__getitem__, numbers))
+        return map(self._buffer.__getitem__, spans)
 
     def _decoded(self, samples: Iterable[Sample]) -> Iterable[Sample]:
         return map(self._decode, samples) if self.index.codecs else samples
