@@ -134,9 +134,11 @@ class ShardReader:
 
     def _chunks(self, rows: range, fields: Collection[str] | None) -> Iterator[Iterable[Sample]]:
         """The samples of consecutive rows, a chunk at a time."""
+        if not rows:
+            return
         index = self.index
         first, lengths = index.first_values, index.lengths
-        position = index.value_starts[first[rows.start]] if rows.start and index.starts is None else 0
+        position = index.value_starts[first[rows.start]] if index.starts is None else 0
         for start in range(rows.start, rows.stop, _CHUNK):
             chunk = range(start, min(start + _CHUNK, rows.stop))
             sizes = lengths[first[chunk.start] : first[chunk.stop]]
