@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from dload.errors import ConfigError
 from dload.manifest import NAME_RULE, is_name
 
@@ -11,12 +13,25 @@ LEASES = "leases/"
 GC_LOCK = "gc/lock"
 GC_PLAN = "gc/plan"
 
+_ID = "[0-9a-f]{64}"
+_NAME = "[A-Za-z0-9][A-Za-z0-9._-]{0,99}"
+_OURS = re.compile(
+    rf"shards/([0-9a-f]{{2}})/\1[0-9a-f]{{62}}|gc/(?:lock|plan)|leases/[0-9a-f]+/(?:lease|ids-[0-9]+)"
+    rf"|datasets/{_NAME}/(?:(?:manifests|removed)/{_ID}\.json|log/[0-9]{{10,}}\.json|refs/latest"
+    rf"|refs/tags/{_NAME}|derived/[^/]+)"
+)
+
 
 def check_name(name: str, what: str = "data set") -> str:
     """The name itself, if a data set or tag can be called that. Raises ConfigError with the rule."""
     if not isinstance(name, str) or not is_name(name):
         raise ConfigError(f"invalid {what} name {name!r:.120}", remedy=f"choose one of {NAME_RULE}")
     return name
+
+
+def is_ours(key: str) -> bool:
+    """Whether dload makes keys like that. Anything else in a store is foreign: never read, never deleted."""
+    return _OURS.fullmatch(key) is not None
 
 
 def shard_key(digest: str) -> str:

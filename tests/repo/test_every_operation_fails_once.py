@@ -1,0 +1,273 @@
+"""Every call that an operation makes of the store fails once, in every way: what is visible stays whole, nothing that
+lives is lost, and the same operation again finishes."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import pickle
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from dload.api import Repository
+from dload.cache import ShardCache
+from dload.errors import ConfigError, ConflictError, DloadError, NotFoundError, UnavailableError
+from dload.pack import Sample
+from dload.store.base import Store
+from dload.store.faulty import Call, Fault, Faulty, Plan, fail_at
+from dload.store.memory import MemoryStore
+from dload.store.retrying import Backoff, Retrying
+from dload.testing import invariants
+
+TARGET = 2_000
+DAY = 86_400.0
+
+
+class Clock:
+    """The store's clock, set by hand. It is pickled with its store."""
+
+    def __init__(self) -> None:
+        self.now = 1_000_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def samples(count: int, seed: int) -> list[Sample]:
+    rng = random.Random(seed)
+    return [(f"s{seed}-{i:03d}", {"x": rng.randbytes(40)}) for i in range(count)]
+
+
+ONE, TWO, NEW, OTHER = samples(60, 1), samples(60, 2), samples(90, 3), samples(40, 4)
+BEHIND = samples(20, 5)
+FOREIGN = {"shards/README": b"mine", "datasets/speech/notes.txt": b"mine", "elsewhere/x": b"mine"}
+
+
+@dataclass
+class World:
+    """A store with two data sets, and another that it is copied to."""
+
+    store: MemoryStore
+    target: MemoryStore
+    clock: Clock
+    versions: dict[str, str]
+
+    def later(self, seconds: float) -> None:
+        self.clock.now += seconds
+
+
+def _world() -> World:
+    clock = Clock()
+    world = World(MemoryStore(clock=clock), MemoryStore(clock=clock), clock, {})
+    repo = Repository(world.store, ShardCache(_NOWHERE))
+    for number, (name, data) in enumerate([("speech", ONE), ("speech", TWO), ("other", OTHER), ("other", ONE)]):
+        world.versions[f"{name}{number}"] = repo.commit(name, data, target_shard_size=TARGET).version
+    repo.tag("speech", "v1", world.versions["speech0"])
+    for key, data in FOREIGN.items():
+        world.store.put(key, data)
+    return world
+
+
+_NOWHERE = Path("/nonexistent")
+
+
+@dataclass(frozen=True)
+class At:
+    """A world, and repositories over its two stores, which may be made to fail."""
+
+    repo: Repository
+    target: Repository
+    world: World
+
+
+@dataclass(frozen=True)
+class Operation:
+    """`run` does it, and is what the rerun does, too; `done`: whether it was; `prepare` makes the world it finds."""
+
+    run: Callable[[At], object]
+    done: Callable[[At], bool]
+    prepare: Callable[[At], object] = lambda _: None
+
+
+def _commit(at: At) -> None:
+    at.repo.commit("speech", NEW, target_shard_size=TARGET)
+
+
+def _append(at: At) -> None:
+    if _samples(at.repo, "speech") == TWO:  # else it was done, though it failed
+        at.repo.append("speech", BEHIND)
+
+
+def _remove_version(at: At) -> None:
+    if at.world.versions["speech1"] in {m.version for m in at.repo.versions("speech")}:
+        at.repo.delete_dataset("speech", at.world.versions["speech1"])
+
+
+def _remove_dataset(at: At) -> None:
+    if "other" in at.repo.list_datasets():
+        at.repo.delete_dataset("other")
+
+
+def _undo_version(at: At) -> None:
+    if at.world.versions["speech1"] in {r.version for r in at.repo.removed("speech")}:
+        at.repo.undelete("speech", at.world.versions["speech1"])
+
+
+def _undo_dataset(at: At) -> None:
+    if "other" not in at.repo.list_datasets():
+        at.repo.undelete("other")
+
+
+def _revert(at: At) -> None:
+    with contextlib.suppress(ConfigError):  # it is the latest already
+        at.repo.revert("speech", at.world.versions["speech0"])
+
+
+def _tag(at: At) -> None:
+    at.repo.tag("speech", "new", at.world.versions["speech1"])
+
+
+def _untag(at: At) -> None:
+    with contextlib.suppress(NotFoundError):
+        at.repo.untag("speech", "v1")
+
+
+def _gc(at: At) -> None:
+    try:
+        at.repo.gc()
+    except ConflictError:  # the first run's lock is left: it is passed over in time
+        at.world.later(2 * 3600)
+        at.repo.gc()
+
+
+def _removed_long_ago(at: At) -> None:
+    at.repo.delete_dataset("speech", at.world.versions["speech1"])
+    at.repo.delete_dataset("other")
+    with contextlib.suppress(UnavailableError):  # a commit that was cut off
+        repo_of(at.world.store, _after_shards).commit("speech", NEW, target_shard_size=TARGET)
+    at.world.later(8 * DAY)
+
+
+def _after_shards(call: Call) -> Fault | None:
+    return Fault.BEFORE if "/manifests/" in call.key and call.operation == "put_if" else None
+
+
+def _copy(at: At) -> None:
+    at.repo.copy("speech", to=at.target)
+
+
+def _pull(at: At) -> None:
+    at.repo.dataset("speech").fetch()
+
+
+def _samples(repo: Repository, name: str) -> list[Sample]:
+    return invariants.content(repo.store, name, repo.resolve(name))
+
+
+def _is_removed(repo: Repository, name: str, version: str) -> bool:
+    return version in {r.version for r in repo.removed(name)}
+
+
+OPERATIONS = {
+    "commit": Operation(_commit, lambda at: _samples(at.repo, "speech") == NEW),
+    "append": Operation(_append, lambda at: _samples(at.repo, "speech") == TWO + BEHIND),
+    "rm version": Operation(_remove_version, lambda at: _is_removed(at.repo, "speech", at.world.versions["speech1"])),
+    "rm data set": Operation(_remove_dataset, lambda at: at.repo.list_datasets() == ["speech"]),
+    "undo version": Operation(
+        _undo_version,
+        lambda at: not _is_removed(at.repo, "speech", at.world.versions["speech1"]),
+        lambda at: at.repo.delete_dataset("speech", at.world.versions["speech1"]),
+    ),
+    "undo data set": Operation(
+        _undo_dataset,
+        lambda at: at.repo.list_datasets() == ["other", "speech"],
+        lambda at: at.repo.delete_dataset("other"),
+    ),
+    "revert": Operation(_revert, lambda at: _samples(at.repo, "speech") == ONE),
+    "tag": Operation(_tag, lambda at: at.repo.tags("speech").get("new") == at.world.versions["speech1"]),
+    "untag": Operation(_untag, lambda at: at.repo.tags("speech") == {}),
+    "gc": Operation(_gc, lambda at: tuple(at.repo.gc(dry_run=True)) == (0, 0), _removed_long_ago),
+    "copy": Operation(_copy, lambda at: _samples(at.target, "speech") == TWO),
+    "pull": Operation(_pull, lambda at: list(at.repo.dataset("speech").samples()) == TWO),
+}
+# May these disappear? Only what was removed long ago, by gc.
+KEPT = {"gc": {"speech": ["speech0"]}}
+ALL = {"speech": ["speech0", "speech1"], "other": ["other2", "other3"]}
+
+
+def repo_of(store: Store, plan: Plan | None = None, cache: Path = _NOWHERE) -> Repository:
+    return Repository(store if plan is None else Faulty(store, plan), ShardCache(cache))
+
+
+@functools.cache
+def world_for(name: str) -> bytes:
+    """The world that an operation finds, pickled."""
+    world = _world()
+    OPERATIONS[name].prepare(At(repo_of(world.store), repo_of(world.target), world))
+    return pickle.dumps(world)
+
+
+BACKOFF = Backoff(sleep=lambda _: None)
+WAYS: dict[str, tuple[Fault, bool]] = {
+    "before": (Fault.BEFORE, False),  # nothing was done
+    "after": (Fault.AFTER, False),  # it was done, and the reply was lost
+    "torn": (Fault.TORN, False),  # a stream breaks off in the middle
+    "after, tried again": (Fault.AFTER, True),  # as it is in real use
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_every_call_fails_once(name: str, way: str, tmp_path: Path) -> None:
+    fault, retried = WAYS[way]
+    for side in ("source", "target") if name == "copy" else ("source",):
+        number, reached = 0, True
+        while reached:
+            number += 1
+            where = f"{name}: call {number} of the {side} fails {way}"
+            reached = _fail_once(name, side, fail_at(number, fault), retried, tmp_path / f"{side}{number}", where)
+        assert number > 2, "the operation asks the store for something"
+
+
+def _fail_once(name: str, side: str, plan: Plan, retried: bool, cache: Path, where: str) -> bool:
+    """One run with one fault; whether the fault was reached."""
+    world: World = pickle.loads(world_for(name))
+    operation = OPERATIONS[name]
+    faulty = {"source": Faulty(world.store), "target": Faulty(world.target)}
+    faulty[side].plan = plan
+    tried = {key: Retrying(store, BACKOFF) if retried else store for key, store in faulty.items()}
+    reached = False
+
+    def noticed(call: Call) -> object:
+        nonlocal reached
+        found = plan(call)
+        reached = reached or found is not None
+        return found
+
+    faulty[side].plan = noticed  # type: ignore[assignment]
+    try:
+        operation.run(At(repo_of(tried["source"], cache=cache), repo_of(tried["target"], cache=cache), world))
+    except UnavailableError:
+        assert not retried, f"{where}: trying again would have helped"
+    except DloadError as error:
+        raise AssertionError(f"{where}: {error!r}") from error
+    _holds(name, world, where)
+    again = At(repo_of(world.store, cache=cache), repo_of(world.target, cache=cache), world)
+    if not retried:
+        operation.run(again)
+        _holds(name, world, f"{where}, then again")
+    assert operation.done(again), where
+    return reached
+
+
+def _holds(name: str, world: World, where: str) -> None:
+    for store in (world.store, world.target):
+        assert invariants.problems(store, deep=True) == [], where
+    kept = KEPT.get(name, ALL)
+    expected = {data_set: [world.versions[v] for v in versions] for data_set, versions in kept.items()}
+    assert invariants.lost(world.store, expected) == [], where
+    assert invariants.foreign(world.store) == FOREIGN, where
