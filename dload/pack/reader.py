@@ -138,7 +138,8 @@ class ShardReader:
             return
         index = self.index
         first, lengths = index.first_values, index.lengths
-        position = index.value_starts[first[rows.start]] if index.starts is None else 0
+        number = first[rows.start]
+        position = index.value_starts[number] if number < len(lengths) else index.payload_size
         for start in range(rows.start, rows.stop, _CHUNK):
             chunk = range(start, min(start + _CHUNK, rows.stop))
             sizes = lengths[first[chunk.start] : first[chunk.stop]]
