@@ -121,6 +121,7 @@ def test_a_generator_pickles_copies_and_starts_again() -> None:
     assert rng.random() == SplitMix("word").random()
 
 
+@settings(deadline=None)
 @given(st.integers(0, 200), st.integers())
 def test_bits_are_as_many_as_asked_for(k: int, seed: int) -> None:
     assert 0 <= SplitMix(seed).getrandbits(k) < 1 << k
@@ -155,7 +156,7 @@ def test_it_is_a_bijection_for_every_n(numpy: bool, table: int, monkeypatch: pyt
             assert [permutation(i) for i in range(n)] == numbers
 
 
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 @given(n=st.integers(2000, 1 << 70), key=st.integers(0, 1 << 64), data=st.data())
 def test_large_ones_are_injective_and_one_with_and_without_numpy(n: int, key: int, data: st.DataObject) -> None:
     places = data.draw(st.lists(st.integers(0, n - 1), min_size=20, max_size=60, unique=True))

@@ -109,7 +109,7 @@ def test_both_ways_of_drawing_give_one_order(monkeypatch: pytest.MonkeyPatch) ->
         assert sorted(fast) == list(range(sum(given_[0])))
 
 
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 @given(sizes=SIZES, n=N, homes=st.integers(1, 5), full=st.booleans(), data=st.data())
 def test_any_range_and_any_positions_are_parts_of_the_whole(
     sizes: list[int], n: int, homes: int, full: bool, data: st.DataObject
@@ -221,7 +221,7 @@ def test_rows_are_spread_over_n_and_mixed_within() -> None:
 
 
 # ---------------------------------------------------------------- demand
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 @given(sizes=SIZES, n=N, homes=st.integers(1, 4), data=st.data())
 def test_demand_names_every_row_within_its_window(sizes: list[int], n: int, homes: int, data: st.DataObject) -> None:
     T = sum(sizes)
@@ -269,6 +269,7 @@ def test_demand_of_a_full_shuffle_is_everything_at_once() -> None:
 
 
 # ---------------------------------------------------------------- rows that are left out
+@settings(deadline=None)
 @given(T=st.integers(0, 500), B=st.integers(1, 60), seed=st.integers(0, 1 << 70))
 def test_whole_batches_leave_out_the_remainder(T: int, B: int, seed: int) -> None:
     first, count = drop_window(seed, (0,), T, B, True)
