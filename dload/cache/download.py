@@ -13,36 +13,46 @@ from dload.errors import IntegrityError
 OpenStream = Callable[[int], Iterator[bytes]]
 """Opens the bytes from a position to the end, in chunks."""
 
-ATTEMPTS = 3  # how often a body that isn't what it should be is fetched before that is an error
+ATTEMPTS = 3  # how often a body that is wrong, or none at all, is fetched before that is an error
 
 _CHUNK = 1 << 20
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 
 
 def fill(
-    descriptor: int, digest: str, size: int, open_stream: OpenStream, *, name: str, relieve: Callable[[], int]
-) -> None:
+    descriptor: int, digest: str, size: int, open_stream: OpenStream, *, name: str, relieve: Callable[[], int],
+    again: Callable[[], object] = lambda: None,
+) -> None:  # fmt: skip
     """Bring the open file to `size` bytes whose sha256 is `digest`; what it holds already is kept if it fits.
 
     Nothing is ever written past `size`. On a full disk `relieve` is called; while it frees bytes, writing
     goes on, then the OSError is raised. What `open_stream` raises passes through, and the file keeps what has
-    come. A body that is short, long or wrong is fetched again, a few times, then IntegrityError. `name` is
-    what messages call it.
+    come. A body that ends early is continued for as long as something comes; one that is long or wrong is fetched
+    again (`again` is called), a few times, then IntegrityError. `name` is what messages call it.
     """
     got = ""
-    for _ in range(ATTEMPTS):
-        file = _Growing(descriptor, size, relieve)
-        if file.length < size:
-            file.append(open_stream(file.length))
+    file = _Growing(descriptor, size, relieve)
+    attempt = 0
+    while attempt < ATTEMPTS:
+        before = file.length
+        if before < size:
+            file.append(open_stream(before))
+        if before < file.length < size and not file.overlong:
+            continue
         found = file.sha256.hexdigest()
         if file.length == size and not file.overlong and found == digest:
             return
-        got = f"sha256 {found}" if file.length == size else f"{file.length} bytes"
+        attempt += 1
         if file.overlong:
             got = f"more than {size} bytes"
+        elif file.length < size:
+            got = f"{file.length} bytes"
+        else:
+            got = f"sha256 {found}"
         if file.overlong or file.length == size:
-            os.ftruncate(descriptor, 0)
-    os.ftruncate(descriptor, 0)
+            file.clear()
+            again()
+    file.clear()
     raise IntegrityError(
         f"{name} is damaged: expected {size} bytes with sha256 {digest}, got {got} in {ATTEMPTS} attempts",
         remedy="check what is stored with: dload verify --read-data",
@@ -54,13 +64,18 @@ class _Growing:
     """A partial file that is hashed as it grows. Making one hashes what an earlier download left."""
 
     def __init__(self, descriptor: int, size: int, relieve: Callable[[], int]) -> None:
+        self._descriptor = descriptor
         if os.fstat(descriptor).st_size > size:
-            os.ftruncate(descriptor, 0)
+            self.clear()
         self.sha256, self.length = _hash(descriptor)
         self.overlong = False
-        self._descriptor = descriptor
         self._size = size
         self._relieve = relieve
+
+    def clear(self) -> None:
+        """Begin anew."""
+        os.ftruncate(self._descriptor, 0)
+        self.sha256, self.length, self.overlong = hashlib.sha256(), 0, False
 
     def append(self, stream: Iterator[bytes]) -> None:
         """Write what comes, up to `size`; `overlong` if there is more."""

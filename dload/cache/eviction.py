@@ -14,7 +14,7 @@ from dload.cache.inventory import Entry, Kind
 
 # Unfinished downloads that nobody works on go first; manifests, small and what an offline start needs, go
 # last.
-_RANK: dict[Kind, int] = {"partial": 0, "shard": 1, "keys": 1, "manifest": 2}
+_RANK: dict[Kind, int] = {"failure": 0, "partial": 0, "shard": 1, "keys": 1, "manifest": 2}
 
 # Estimates should err long: what is stamped too near stays while it isn't needed, and pushes out what is.
 MARGIN = 1.5

@@ -1,5 +1,4 @@
-"""What is in a cache directory. The files are the index: there is no data base beside them that could drift.
-"""
+"""What is in a cache directory. The files are the index: there is no data base beside them that could drift."""
 
 from __future__ import annotations
 
@@ -9,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-Kind = Literal["shard", "partial", "manifest", "keys", "other"]
+Kind = Literal["shard", "partial", "failure", "manifest", "keys", "other"]
 
 _FOLDERS: dict[str, Kind] = {"shards": "shard", "partial": "partial", "manifests": "manifest", "keys": "keys"}
 
@@ -42,7 +41,7 @@ def scan(root: Path) -> list[Entry]:
     """Every file below `root`, each inode once. A root that doesn't exist is empty. Reads the directories."""
     entries: list[Entry] = []
     seen: set[tuple[int, int]] = set()
-    for kind, item in _files(str(root)):
+    for folder, item in _files(str(root)):
         try:
             status = item.stat(follow_symlinks=False)
         except FileNotFoundError:
@@ -51,6 +50,7 @@ def scan(root: Path) -> list[Entry]:
             if (status.st_dev, status.st_ino) in seen:
                 continue
             seen.add((status.st_dev, status.st_ino))
+        kind: Kind = "failure" if folder == "partial" and item.name.endswith(".err") else folder
         size = max(status.st_size, _reserved(item.name)) if kind == "partial" else status.st_size
         entries.append(Entry(kind, Path(item.path), size, status.st_size, status.st_mtime))
     return entries

@@ -45,9 +45,7 @@ class Pin(Held):
     himself: a map of the pin's own descriptor would be inherited by a child, and keep the lock alive there.
     """
 
-    def __init__(
-        self, root: Path, digest: str, path: Path, lock: LockFile, next_use: float | None = None
-    ) -> None:
+    def __init__(self, root: Path, digest: str, path: Path, lock: LockFile, next_use: float | None = None) -> None:
         super().__init__(root, digest, os.fstat(lock.descriptor).st_size, lock)
         self.path = path
         self.next_use = next_use
@@ -144,8 +142,7 @@ def set_time(descriptor: int, mtime: float) -> None:
 
 
 def most_pins() -> int:
-    """How many pins this process may hold: each takes a descriptor, and so does the reader's map of the file.
-    """
+    """How many pins this process may hold: each takes a descriptor, and so does the reader's map of the file."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return max(1, (soft - 32) // 2) if soft != resource.RLIM_INFINITY else 1_000_000
 

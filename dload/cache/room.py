@@ -11,16 +11,21 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
+from dload.cache import failure
+from dload.cache import turn as turns
 from dload.cache.budget import Budget, allowed
+from dload.cache.counters import Counters
 from dload.cache.eviction import victims
 from dload.cache.inventory import Entry, partial_path, scan
 from dload.cache.pins import Held, Pin, delete_unlocked, holders, in_use, own, pin_file
-from dload.errors import CacheFullError, ConfigError
+from dload.cache.turn import Seat
+from dload.errors import CacheFullError, ConfigError, DloadError
 from dload.files.atomic import disk_full
-from dload.files.locks import LockFile, LocksUnsupportedError, locked, names, try_lock, wait_lock
+from dload.files.locks import LockFile, locked, names, try_lock, wait_lock
 from dload.sizes import format_size
 
 # Tells backup programs that all of this can be fetched again: https://bford.info/cachedir/
@@ -40,6 +45,10 @@ class Reservation(Held):
     def descriptor(self) -> int:
         return self.lock.descriptor
 
+    def fail(self, error: DloadError) -> None:
+        """Tell those who wait for this file that it won't come, and why."""
+        failure.leave(self.path, error)
+
     def abandon(self) -> None:
         """Delete the partial file: what came is of no use, or the space is."""
         if not self.lock.closed:
@@ -57,49 +66,54 @@ class Reservation(Held):
 
 @dataclass(frozen=True, slots=True)
 class Blocked:
-    """No room, because of files that others hold. Equal to the next one if nothing has changed hands
-    meanwhile.
+    """No room, because of files that others hold, or of the bytes that the one whose turn it is waits for. Equal to the
+    next one if nothing has changed hands meanwhile.
     """
 
     holders: tuple[str, ...]
     files: tuple[tuple[str, int], ...]
+    turn: str
+
+
+WAITED: Literal["waited"] = "waited"
+"""Someone was filling the file; that has ended."""
 
 
 class Room:
-    """The space of the cache at `root`, for downloads that keep to `budget`."""
+    """The space of the cache at `root`, for downloads that keep to `budget`. Counts what it evicts."""
 
-    def __init__(self, root: Path, budget: Budget) -> None:
+    def __init__(self, root: Path, budget: Budget, counters: Counters) -> None:
         self.root = root
         self.budget = budget
+        self.counters = counters
 
     @contextmanager
     def lock(self) -> Iterator[None]:
         """The cache's lock, never held while bytes travel. Makes the folder. Raises OSError where it can't be
-        written, ConfigError where the file system has no locks or the folder is a store.
+        written, ConfigError where the folder is a store.
         """
         if (self.root / "datasets").is_dir():  # its shards lie where a cache has those that it may delete
             raise ConfigError(
                 f"the cache folder {self.root} is a store of data sets",
                 remedy="choose another folder for the cache: DLOAD_CACHE_DIR", path=str(self.root),
             )  # fmt: skip
-        try:
-            with disk_full(self.root), locked(self.root / "lock"):
-                yield
-        except LocksUnsupportedError as error:
-            raise ConfigError(
-                f"the file system of the cache {self.root} has no file locks",
-                remedy="choose a folder on a local disk: DLOAD_CACHE_DIR", path=str(self.root),
-            ) from error  # fmt: skip
+        with disk_full(self.root), locked(self.root / "lock"):
+            yield
 
-    def reserve(self, name: str, size: int, final: Path) -> Reservation | Blocked | None:
+    def reserve(
+        self, name: str, size: int, final: Path, *, seat: Seat | None = None
+    ) -> Reservation | Blocked | Literal["waited"] | None:
         """Reserve `size` bytes for the file `final`: the right to fill its partial, which may hold bytes already.
 
-        None: look again, for `final` is there, or someone was filling the partial (this waits until that has ended).
-        Raises CacheFullError if the budget can't hold it beside what this process holds.
+        None: `final` is there. WAITED: someone was filling the partial, and this has waited until that ended; look
+        again. `seat`: on whose behalf; what the one whose turn it is waits for is left to it.
+
+        Raises CacheFullError if the budget can't hold it beside what this process holds; the error of whoever was
+        filling the partial, if that has failed for good.
         """
         path = partial_path(self.root, name, size)
         lock: LockFile | None = None
-        claim: Reservation | Blocked | None = None
+        claim: Reservation | Blocked | Literal["waited"] | None = None
         try:
             with self.lock():
                 if final.exists():
@@ -107,29 +121,39 @@ class Room:
                 with suppress(FileNotFoundError):
                     lock = LockFile(path, os.O_RDWR)
                 if lock is None or try_lock(lock.descriptor):
-                    claim = self._claim(name, size, path, lock)
+                    claim = self._claim(name, size, path, lock, seat)
                     return claim
             # Shared: once the download is done, its readers hold shared locks on the same file as long as they like.
             wait_lock(lock.descriptor, shared=True)
-            return None
+            if not final.exists() and (error := failure.left(path)) is not None:
+                raise error
+            return WAITED
         finally:
             if lock is not None and not isinstance(claim, Reservation):
                 lock.close()
 
-    def _claim(self, name: str, size: int, path: Path, lock: LockFile | None) -> Reservation | Blocked | None:
+    def _claim(
+        self, name: str, size: int, path: Path, lock: LockFile | None, seat: Seat | None
+    ) -> Reservation | Blocked | None:
         """Make room, then the partial if there is none. Held are the cache's lock, and the partial's where
         there is one.
         """
         if lock is not None and not names(path, lock.descriptor):
             return None
-        blocked = self._make_room(name, size, reserved=path if lock else None)
+        blocked = self._make_room(name, size, path if lock else None, seat)
         if blocked is not None:
             return blocked
         if lock is None:
             path.parent.mkdir(parents=True, exist_ok=True)
             lock = LockFile(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
             try_lock(lock.descriptor)
+        failure.forget(path)
         return Reservation(self.root, name, size, path, lock)
+
+    def take_turn(self, seat: Seat, name: str, size: int) -> bool:
+        """Try to take the turn for `seat`, which waits for `size` bytes; says whether it has it."""
+        with self.lock():
+            return turns.take(seat, name, size)
 
     def install(self, claim: Reservation, final: Path) -> Pin:
         """Give a filled partial its final name, and pin it: nobody can evict it in between."""
@@ -142,31 +166,53 @@ class Room:
             raise FileNotFoundError(errno.ENOENT, "deleted by a program that isn't dload", str(final))
         return pin
 
-    def _make_room(self, name: str, size: int, *, reserved: Path | None) -> Blocked | None:
+    def _make_room(self, name: str, size: int, reserved: Path | None, seat: Seat | None) -> Blocked | None:
         """Delete files until `size` more bytes fit into the budget; `reserved`: a partial that counts them
         already.
 
         The cache's lock is held. Returns what is in the way if others hold too much. Raises CacheFullError if
         what this process holds does: nobody but itself could make room.
         """
-        self._write_tag()
+        self._furnish()
         entries = scan(self.root)
-        limit = allowed(self.budget, self.root, sum(entry.stored for entry in entries))
+        limit = self._limit(entries)
         if limit is None:
             return None
         self._check(name, size, limit, sum(entry.size for entry in entries if entry.kind == "other"))
-        over = sum(entry.size for entry in entries) + (0 if reserved else size) - limit
+        turn, left = ("", 0) if seat is not None and seat.has_turn() else turns.state(self.root)
+        over = sum(entry.size for entry in entries) + (0 if reserved else size) + left - limit
+        over, in_the_way = self._evict(entries, over, but=reserved)
+        return _blocked(in_the_way, turn) if over > 0 else None
+
+    def trim(self) -> None:
+        """Delete what nobody uses until the cache is within its budget, which may have become smaller."""
+        entries = scan(self.root)
+        limit = self._limit(entries)
+        if limit is not None and sum(entry.size for entry in entries) > limit:
+            with self.lock():
+                entries = scan(self.root)
+                self._evict(entries, sum(entry.size for entry in entries) - limit)
+
+    def _evict(self, entries: list[Entry], over: int, but: Path | None = None) -> tuple[int, list[Entry]]:
+        """Delete files until `over` bytes are gone. Returns how many are left, and which files couldn't be deleted."""
         in_the_way = []
+        evicted = 0
         for entry in victims(entries, time.time()):
             if over <= 0:
                 break
-            if entry.path == reserved:
+            if entry.path == but:
                 continue
             if delete_unlocked(entry.path):
                 over -= entry.size
+                evicted += 1
             else:
                 in_the_way.append(entry)
-        return _blocked(in_the_way) if over > 0 else None
+        if evicted:
+            self.counters.add(evictions=evicted)
+        return over, in_the_way
+
+    def _limit(self, entries: list[Entry]) -> int | None:
+        return allowed(self.budget, self.root, sum(entry.stored for entry in entries))
 
     def _check(self, name: str, size: int, limit: int, fixed: int) -> None:
         """Raise CacheFullError if the budget can't hold `size` bytes beside this process's own; `fixed`:
@@ -186,28 +232,25 @@ class Room:
     def fits(self, size: int) -> bool:
         """Whether `size` more bytes fit without deleting anything."""
         entries = scan(self.root)
-        limit = allowed(self.budget, self.root, sum(entry.stored for entry in entries))
+        limit = self._limit(entries)
         return limit is None or sum(entry.size for entry in entries) + size <= limit
 
     def free_disk(self, needed: int) -> int:
         """Delete files that nobody uses until `needed` bytes of the disk are free again; returns how many
         that were.
         """
-        freed = 0
         with self.lock():
-            for entry in victims(scan(self.root), time.time()):
-                if freed >= needed:
-                    break
-                if entry.stored and delete_unlocked(entry.path):
-                    freed += entry.stored
-        return freed
+            stored = [entry for entry in scan(self.root) if entry.stored]
+            left, _ = self._evict([replace(entry, size=entry.stored) for entry in stored], needed)
+        return needed - left
 
-    def _write_tag(self) -> None:
-        tag = self.root / "CACHEDIR.TAG"
-        if not tag.exists():
-            tag.write_bytes(_TAG)
+    def _furnish(self) -> None:
+        """Make the cache's own files, so that what they take is known from the start."""
+        for name, content in (("CACHEDIR.TAG", _TAG), ("turn", b" " * turns.LINE)):
+            if not (self.root / name).exists():
+                (self.root / name).write_bytes(content)
 
 
-def _blocked(entries: list[Entry]) -> Blocked:
+def _blocked(entries: list[Entry], turn: str) -> Blocked:
     files = [(str(entry.path), entry.stored) for entry in entries if in_use(entry.path)]
-    return Blocked(tuple(holders(Path(path) for path, _ in files)), tuple(sorted(files)))
+    return Blocked(tuple(holders(Path(path) for path, _ in files)), tuple(sorted(files)), turn)

@@ -41,6 +41,9 @@ class LockFile:
         with _guard:
             self.descriptor = os.open(path, flags | os.O_CLOEXEC, 0o666)
             _open_files.add(self)
+            if any(path.is_relative_to(folder) for folder in _own_folders):
+                status = os.fstat(self.descriptor)
+                _own_files[self.descriptor] = (status.st_dev, status.st_ino)
 
     @property
     def closed(self) -> bool:
@@ -52,6 +55,8 @@ class LockFile:
             descriptor, self.descriptor = self.descriptor, -1
             if descriptor >= 0:
                 _open_files.discard(self)
+                if _own_files.pop(descriptor, None) is not None and _own_locks.pop(descriptor, None) is not None:
+                    _unlocked.notify_all()
                 os.close(descriptor)
 
     def __enter__(self) -> LockFile:
@@ -70,6 +75,12 @@ class LockFile:
 _guard = threading.RLock()
 _open_files: weakref.WeakSet[LockFile] = weakref.WeakSet()
 
+# For folders without flock that only this process uses: its threads' locks, kept here.
+_own_folders: set[Path] = set()
+_own_files: dict[int, tuple[int, int]] = {}  # open descriptor -> device and inode
+_own_locks: dict[int, bool] = {}  # descriptor that has a lock -> whether it is shared
+_unlocked = threading.Condition(_guard)
+
 
 def _before_fork() -> None:
     _guard.acquire()
@@ -83,17 +94,28 @@ def _after_fork_in_child() -> None:
     for file in list(_open_files):
         os.close(file.descriptor)
         file.descriptor = -1
-    _open_files.clear()
+    for forgotten in (_open_files, _own_folders, _own_files, _own_locks):
+        forgotten.clear()
     _guard.release()
 
 
 os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork_in_child)
 
 
+def lock_within_process(folder: Path) -> None:
+    """From now on, locks of files below `folder` hold between the threads of this process alone: for a file system
+    that has no flock, and a folder that no other process uses. A child made by fork doesn't take this over.
+    """
+    with _guard:
+        _own_folders.add(folder)
+
+
 def try_lock(descriptor: int, *, shared: bool = False) -> bool:
     """Take the lock of an open file if nobody is in the way; say whether it is taken. Raises
     LocksUnsupportedError.
     """
+    if descriptor in _own_files:
+        return _try_own(descriptor, shared)
     mode = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
     try:
         fcntl.flock(descriptor, mode | fcntl.LOCK_NB)
@@ -106,10 +128,25 @@ def try_lock(descriptor: int, *, shared: bool = False) -> bool:
 
 def wait_lock(descriptor: int, *, shared: bool = False) -> None:
     """Take the lock of an open file, however long it takes. Raises LocksUnsupportedError."""
+    if descriptor in _own_files:
+        with _guard:
+            while not _try_own(descriptor, shared):
+                _unlocked.wait()
+        return
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
     except OSError as error:
         raise _translated(error) from error
+
+
+def _try_own(descriptor: int, shared: bool) -> bool:
+    with _guard:
+        inode = _own_files[descriptor]
+        others = [held for other, held in _own_locks.items() if other != descriptor and _own_files[other] == inode]
+        free = all(others) if shared else not others
+        if free:
+            _own_locks[descriptor] = shared
+        return free
 
 
 def names(path: Path, descriptor: int) -> bool:
@@ -124,9 +161,7 @@ def names(path: Path, descriptor: int) -> bool:
 
 
 @contextmanager
-def locked(
-    path: Path, *, timeout: float | None = None, waiting: Callable[[], None] | None = None
-) -> Iterator[None]:
+def locked(path: Path, *, timeout: float | None = None, waiting: Callable[[], None] | None = None) -> Iterator[None]:
     """Hold the exclusive lock of the file `path`, which is made where it is missing and is never deleted.
 
     Who holds it may replace the file by another (rename): those who wait then go on to wait for that one.

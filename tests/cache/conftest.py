@@ -38,6 +38,18 @@ def root(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
+def open_to_all() -> Callable[[Path], None]:
+    """Lets other users into a folder of the tests."""
+
+    def allow(folder: Path) -> None:
+        for each in (folder, *folder.parents):
+            if each.is_relative_to("/tmp") and each != Path("/tmp"):
+                each.chmod(each.stat().st_mode | 0o055)
+
+    return allow
+
+
+@pytest.fixture
 def python() -> Iterator[Callable[..., subprocess.Popen[str]]]:
     """Starts a real process that runs a piece of code with say(), hear(), ShardCache and LoggedSource at
     hand.

@@ -138,9 +138,7 @@ def test_a_stream_is_closed_also_when_it_is_not_read_to_its_end(partial: int) ->
     assert len(closed) == ATTEMPTS
 
 
-def test_on_a_full_disk_writing_goes_on_as_long_as_room_is_made(
-    partial: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_on_a_full_disk_writing_goes_on_as_long_as_room_is_made(partial: int, monkeypatch: pytest.MonkeyPatch) -> None:
     room = 500
     made = [3000, 6000, 0]
     real = os.pwrite
