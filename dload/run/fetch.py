@@ -45,8 +45,8 @@ def fetch_shards(
     disk = status.free_disk + status.used
     if needed > disk:
         raise DiskFullError(
-            f"{manifest.name}@{manifest.version[:12]}: {format_size(needed)} needed, {format_size(disk)} free on the disk of "
-            f"the cache {cache.root}, what the cache holds included",
+            f"{manifest.name}@{manifest.version[:12]}: {format_size(needed)} needed, {format_size(disk)} free on the "
+            f"disk of the cache {cache.root}, what the cache holds included",
             remedy="free some space there, choose another disk (DLOAD_CACHE_DIR), or stream it with samples()",
             needed=needed, free=disk,
         )  # fmt: skip
