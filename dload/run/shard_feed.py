@@ -4,73 +4,17 @@ from __future__ import annotations
 
 import os
 import threading
-import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator
 from functools import partial
-from typing import NamedTuple
 
-from dload.cache import Pin, ShardCache, most_downloads
-from dload.errors import CacheFullError, IntegrityError, PackFormatError
-from dload.manifest import ShardInfo, ShardList
+from dload.cache import ShardCache
+from dload.errors import CacheFullError
+from dload.manifest import ShardList
 from dload.pack import ShardReader
-from dload.repo.keys import shard_key
+from dload.run.open_shard import OpenShard, open_shard
 from dload.store.base import Store
 
-
-class OpenShard(NamedTuple):
-    """A shard that is being read, and what keeps it in the cache."""
-
-    pin: Pin
-    reader: ShardReader
-
-    def close(self, next_use: float | None = None) -> None:
-        """Let both go; `next_use` as in Pin.release."""
-        self.reader.close()
-        self.pin.release(next_use)
-
-
-def open_shard(
-    store: Store,
-    cache: ShardCache,
-    shard: ShardInfo,
-    *,
-    next_use: float | None = None,
-    pause: Callable[[float], object] = time.sleep,
-) -> OpenShard:
-    """A shard, pinned and opened; fetched into the cache if it isn't there.
-
-    Its digest has been checked by this process. `next_use` and `pause` are ShardCache.ensure's; `pause(0)` is
-    also called as bytes come, so that it can end a download by raising. Raises what the store, the cache and
-    the reader raise.
-    """
-    name = f"{store.url}/{shard_key(shard.digest)}"
-
-    def open_stream(start: int) -> Iterator[bytes]:
-        for chunk in store.stream(shard_key(shard.digest), start):
-            pause(0)
-            yield chunk
-
-    for attempt in (1, 2):
-        pin = cache.ensure(
-            shard.digest, shard.size, open_stream, name=name, next_use=next_use, pause=pause
-        )
-        try:
-            reader = ShardReader.open(pin.path, name=name)
-            if len(reader) != shard.num_samples:
-                reader.close()
-                raise PackFormatError(
-                    f"{name} has {len(reader)} samples, its manifest says {shard.num_samples}", key=name
-                )
-            return OpenShard(pin, reader)
-        except (PackFormatError, IntegrityError):
-            pin.release()
-            if attempt == 2:
-                raise
-            cache.drop(shard.digest)  # damaged on this disk after it was hashed, if it is sound in the store
-        except BaseException:
-            pin.release()
-            raise
-    raise AssertionError("unreachable")
+__all__ = ["OpenShard", "ShardFeed", "open_shard"]
 
 
 class ShardFeed:
@@ -124,9 +68,7 @@ class _Window:
     moves on.
     """
 
-    def __init__(
-        self, store: Store, cache: ShardCache, shards: ShardList, prefetch: int, first: int
-    ) -> None:
+    def __init__(self, store: Store, cache: ShardCache, shards: ShardList, prefetch: int, first: int) -> None:
         self.process = os.getpid()
         self._store = store
         self._cache = cache
@@ -141,6 +83,8 @@ class _Window:
         self._ready: dict[int, OpenShard | BaseException] = {}
         self._closed = False
         self._threads = 0
+        self._waiting = False  # whether the consumer stands still without the current shard
+        self._seat = cache.seat(self._give_up)
 
     # ---- called by the consumer
 
@@ -152,9 +96,12 @@ class _Window:
                 self._ahead = min(self._prefetch, self._ahead + 1)
             self._start_threads()
             self._changed.notify_all()
+            self._waiting = True
             while number not in self._ready:
                 self._changed.wait()
             result = self._ready.pop(number)
+            self._waiting = False
+        self._seat.settled()
         if isinstance(result, BaseException):
             raise result
         return result
@@ -168,6 +115,7 @@ class _Window:
     def close(self) -> None:
         if self.process != os.getpid():
             return
+        self._seat.close()
         with self._changed:
             self._closed = True
             for number in list(self._ready):
@@ -175,7 +123,7 @@ class _Window:
             self._changed.notify_all()
 
     def _start_threads(self) -> None:
-        most = min(max(1, self._prefetch), len(self._shards) - self._current, most_downloads())
+        most = self._cache.downloads(min(max(1, self._prefetch), len(self._shards) - self._current))
         while self._threads < most:
             self._threads += 1
             threading.Thread(target=self._work, name=f"dload-feed-{self._threads}", daemon=True).start()
@@ -189,7 +137,10 @@ class _Window:
     def _fetch(self, number: int) -> OpenShard | BaseException:
         try:
             pause = partial(self._pause, number)
-            return open_shard(self._store, self._cache, self._shards[number], pause=pause)
+            return open_shard(
+                self._store, self._cache, self._shards[number], pause=pause, seat=self._seat,
+                urgent=partial(self._urgent, number),
+            )  # fmt: skip
         except BaseException as error:
             return error
 
@@ -209,9 +160,7 @@ class _Window:
     def _end(self, number: int, result: OpenShard | BaseException) -> None:
         with self._changed:
             self._under_way.discard(number)
-            if isinstance(result, _GivenUpError) or (
-                isinstance(result, CacheFullError) and self._make_way(number)
-            ):
+            if isinstance(result, _GivenUpError) or (isinstance(result, CacheFullError) and self._make_way(number)):
                 self._dropped.add(number)
             elif self._closed or number > self._current + self._ahead:
                 _dispose(result)
@@ -233,6 +182,14 @@ class _Window:
         for number in [number for number in self._ready if number > self._current + self._ahead]:
             _dispose(self._ready.pop(number))
             self._dropped.add(number)
+
+    def _urgent(self, number: int) -> bool:
+        return self._waiting and number == self._current
+
+    def _give_up(self) -> None:
+        """Others need the room: let go of all but what the consumer reads or waits for."""
+        with self._changed:
+            self._shrink(0)
 
     def _pause(self, number: int, seconds: float) -> None:
         """Wait for others to make room (0: just look whether the shard is still wanted).

@@ -1,0 +1,96 @@
+"""One shard, from the store through the cache to its reader."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from typing import NamedTuple
+
+from dload.cache import Pin, Seat, ShardCache
+from dload.errors import IntegrityError, PackFormatError
+from dload.manifest import ShardInfo
+from dload.pack import ShardReader
+from dload.repo.keys import shard_key
+from dload.repo.parallel import ordered
+from dload.store.base import Store
+
+# A shard that someone stands still without comes over several connections, since a distant store gives each only so
+# much: at 90 MB/s a connection, 64 MiB take 0.75 s over one and 0.2 s over these (benchmarks/cold.py). Not a small one,
+# which is there soon enough, and none that is fetched ahead, for which it is one request a shard.
+SPLIT_FROM = 16 << 20
+_PIECE = 4 << 20
+_CONNECTIONS = 6
+
+
+class OpenShard(NamedTuple):
+    """A shard that is being read, and what keeps it in the cache."""
+
+    pin: Pin
+    reader: ShardReader
+
+    def close(self, next_use: float | None = None) -> None:
+        """Let both go; `next_use` as in Pin.release."""
+        self.reader.close()
+        self.pin.release(next_use)
+
+
+def open_shard(
+    store: Store,
+    cache: ShardCache,
+    shard: ShardInfo,
+    *,
+    next_use: float | None = None,
+    pause: Callable[[float], object] = time.sleep,
+    seat: Seat | None = None,
+    urgent: Callable[[], bool] | None = None,
+) -> OpenShard:
+    """A shard, pinned and opened; fetched into the cache if it isn't there.
+
+    Its digest has been checked by this process. `next_use`, `pause`, `seat` and `urgent` are ShardCache.ensure's;
+    `pause(0)` is also called as bytes come, so that it can end a download by raising. Where `urgent` says that someone
+    stands still without it, a large shard comes over several connections. Raises what the store, the cache and the
+    reader raise.
+    """
+    name = f"{store.url}/{shard_key(shard.digest)}"
+
+    def open_stream(start: int) -> Iterator[bytes]:
+        split = urgent is not None and urgent() and shard.size >= SPLIT_FROM and store.staging is None
+        for chunk in _in_pieces(store, shard, start) if split else _in_one(store, shard, start):
+            pause(0)
+            yield chunk
+
+    for attempt in (1, 2):
+        pin = cache.ensure(
+            shard.digest, shard.size, open_stream, name=name, next_use=next_use, pause=pause, seat=seat,
+            urgent=urgent or (lambda: True),
+        )  # fmt: skip
+        try:
+            reader = ShardReader.open(pin.path, name=name)
+            if len(reader) != shard.num_samples:
+                reader.close()
+                raise PackFormatError(
+                    f"{name} has {len(reader)} samples, its manifest says {shard.num_samples}", key=name
+                )
+            return OpenShard(pin, reader)
+        except (PackFormatError, IntegrityError):
+            pin.release()
+            if attempt == 2:
+                raise
+            cache.drop(shard.digest)  # damaged on this disk after it was hashed, if it is sound in the store
+        except BaseException:
+            pin.release()
+            raise
+    raise AssertionError("unreachable")
+
+
+def _in_one(store: Store, shard: ShardInfo, start: int) -> Iterator[bytes]:
+    with closing(store.stream(shard_key(shard.digest), start)) as chunks:
+        yield from chunks
+
+
+def _in_pieces(store: Store, shard: ShardInfo, start: int) -> Iterator[bytes]:
+    """By ranges side by side, in order: what has come early waits in memory, at most two pieces a connection."""
+    key = shard_key(shard.digest)
+    places = range(start, shard.size, _PIECE)
+    return ordered(lambda at: store.get_range(key, at, min(_PIECE, shard.size - at)), places, _CONNECTIONS)
