@@ -301,28 +301,22 @@ class DisplacedOrder:
         first, length, offsets = home.first, home.length, home.offsets
 
         def last(s: int) -> int:
-            return first + min(length, ceil(self._before(offsets[s + 1] + self.n, length) + self._slack))
+            return first + min(length, ceil(self._before(offsets[s + 1] + self.n) + self._slack))
 
         for s in range(bisect_right(range(len(home.units)), start, key=last), len(home.units)):
-            begin = max(start, first + int(self._before(offsets[s], length) - self._slack))
+            begin = max(start, first + int(self._before(offsets[s]) - self._slack))
             if begin >= stop:
                 return
             yield begin, min(last(s), stop), *home.piece(s)
 
-    def _before(self, key: float, length: int) -> float:
-        """How many of a home's rows have keys below this one, on average.
+    def _before(self, key: int) -> float:
+        """How many of a home's rows have keys below this one, on average; not fewer, for keys past all ranks.
 
-        q + z*u is uniform over the unit's own ranks, so over all units it has one row per rank; n*v moves each by up to
-        n: rows that begin at x < length count with the probability that x + n*v is below the key.
+        q + z*u is uniform over the unit's own ranks, so over all units there is one such row per rank x, and it counts
+        with the chance that x + n*v is below the key: min(1, (key - x) / n), summed up.
         """
-        return _ramp(key, self.n) - _ramp(key - length, self.n)
-
-
-def _ramp(t: float, n: int) -> float:
-    """The integral of min(1, x / n) over x from 0 to t."""
-    if t <= 0:
-        return 0.0
-    return t * t / (2 * n) if t < n else t - n / 2
+        n = self.n
+        return key * key / (2 * n) if key < n else key - n / 2
 
 
 class FullOrder:

@@ -352,6 +352,10 @@ def test_a_function_is_called_once_a_stage_and_only_for_rows_that_are_reached() 
     assert mix.rows(row, row + 3)[0][1] == mix.count(mix.child(row), row)
     mix.rows(0, 10)
     assert calls == [0, 1, 2, 3]
+    ending = until_all(weights, [100, None], 3)  # the first ends in the middle of stage 0, or begins stage 1
+    calls.clear()
+    ending.rows(0, 2 * STAGE_ROWS)
+    assert calls == [0, 1]
     for stage in (1, 3):
         got = mix.count(1, (stage + 1) * STAGE_ROWS) - mix.count(1, stage * STAGE_ROWS)
         assert abs(got - STAGE_ROWS * stage / (stage + 1)) < 6
