@@ -2,30 +2,22 @@
 
 from __future__ import annotations
 
-import heapq
-from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from itertools import accumulate
+from math import isfinite
+from numbers import Real
 from typing import Any
 
 from dload.errors import ConfigError
+from dload.pipeline.elementwise import Elementwise
 from dload.pipeline.joins import ConcatCursor, SelectCursor, ZipCursor
-from dload.pipeline.node import Node, assembled, each, function, pieces
+from dload.pipeline.node import Node, assembled, each, function, merged, pieces, some
 from dload.pipeline.reorder import clipped
 from dload.pipeline.running import HOLE, Cursor, Epoch, Need, Run
+from dload.pipeline.sources import RandomStream
 from dload.randomness import hash64
-
-
-def _some(parents: Sequence[Node], what: str) -> Sequence[Node]:
-    if not parents:
-        raise ConfigError(f"{what} needs at least one pipeline")
-    return parents
-
-
-def merged(needs: Iterable[Iterator[Need]]) -> Iterator[Need]:
-    """Several demands as one, by first use."""
-    return heapq.merge(*needs, key=lambda need: need.first)
 
 
 class Concat(Node):
@@ -34,7 +26,7 @@ class Concat(Node):
     kind = "concat"
 
     def __init__(self, *parents: Node) -> None:
-        super().__init__(*_some(parents, "concat"))
+        super().__init__(*some(parents, "concat"))
 
     @property
     def indexed(self) -> bool:
@@ -76,6 +68,10 @@ class Concat(Node):
                 yield Need(need.first + base, need.last + base, need.source, need.shard)
             start = end
 
+    @property
+    def endless(self) -> bool:
+        return any(parent.endless for parent in self.parents)
+
     def stream(self, run: Run, epoch: Epoch) -> Cursor:
         return ConcatCursor([parent.cursor(run, epoch) for parent in self.parents])
 
@@ -86,7 +82,7 @@ class Zip(Node):
     kind = "zip"
 
     def __init__(self, *parents: Node, fn: Callable[..., Any] | None = None) -> None:
-        super().__init__(*_some(parents, "zip"))
+        super().__init__(*some(parents, "zip"))
         self.fn = None if fn is None else function(fn, "zip_with")
 
     def functions(self) -> tuple[Callable[..., Any], ...]:
@@ -128,7 +124,7 @@ class Select(Node):
     kind = "select"
 
     def __init__(self, index: Node, *parents: Node) -> None:
-        super().__init__(index, *_some(parents, "select"))
+        super().__init__(index, *some(parents, "select"))
 
     @property
     def indexed(self) -> bool:
@@ -137,3 +133,59 @@ class Select(Node):
     def stream(self, run: Run, epoch: Epoch) -> Cursor:
         index, *others = (parent.cursor(run, epoch) for parent in self.parents)
         return SelectCursor(index, others)
+
+
+class Pick(Elementwise):
+    """A number of a pipeline for each uniform draw: by weights, or (None) from elements `(weights, draw)`, where the
+    weights may be one number, the share of the first of two."""
+
+    kind = "pick"
+
+    def __init__(self, parent: Node, count: int, weights: Sequence[float] | float | None) -> None:
+        super().__init__(parent)
+        self.count = count
+        self.weights = None if weights is None else shares(weights, count, "choice")
+
+    def parameters(self) -> dict[str, Any]:
+        return {"count": self.count, "weights": self.weights}
+
+    def bind(self, run: Run) -> Callable[..., Any]:
+        count, weights = self.count, self.weights
+        if weights is None:
+            return lambda pair: picked(shares(pair[0], count, "choice"), pair[1])
+        return lambda draw: picked(weights, draw)
+
+
+def picked(weights: Sequence[float], draw: float) -> int:
+    """The number whose interval of cumulative weight holds the draw from [0, 1). Never one of weight 0."""
+    edges = list(accumulate(weights))
+    number = bisect_right(edges, draw * edges[-1])
+    return number if number < len(edges) else bisect_left(edges, edges[-1])  # a product that was rounded up to the sum
+
+
+def shares(weights: Any, count: int, what: str) -> list[float]:
+    """One weight for each of `count` pipelines, checked. Raises ConfigError. A single number is the share of the
+    first of two."""
+    if isinstance(weights, Real):
+        share = float(weights)
+        if count != 2 or not 0 <= share <= 1:
+            raise ConfigError(f"{what}: one number is the share of the first of two pipelines, got {share} for {count}")
+        return [share, 1 - share]
+    found = list(weights)
+    if len(found) != count:
+        raise ConfigError(f"{what} needs one weight for each of {count} pipelines, got {len(found)}")
+    for weight in found:
+        if not isinstance(weight, Real) or not isfinite(weight) or weight < 0:
+            raise ConfigError(f"{what}: a weight is a finite number, and not negative, got {weight!r}")
+    if not any(found):
+        raise ConfigError(f"{what}: all weights are 0, so there is nothing to draw from")
+    return [float(weight) for weight in found]
+
+
+def choice(parents: Sequence[Node], p: Node | Sequence[float] | float, seed: int | None = None) -> Node:
+    """For each element one of the parents at random, by `p`: the share of the first of two, weights, or a pipeline of
+    either. Ends when a chosen one does."""
+    some(parents, "choice")
+    draws = RandomStream(seed)
+    index = Pick(Zip(p, draws), len(parents), None) if isinstance(p, Node) else Pick(draws, len(parents), p)
+    return Select(index, *parents)

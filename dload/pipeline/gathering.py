@@ -181,6 +181,8 @@ class GroupCursor(Cursor):
                 self._ended = True
         full = len(self._held) == self._size
         if not full and (not self._held or self._drop_last or (self._gave and self._stride < self._size)):
+            self._held, self._names = [], []
+            self._marks.clear()
             raise StopIteration
         items, names = self._held, self._names
         if full and self._stride < self._size:

@@ -255,6 +255,10 @@ class Through(Node):
     def holes(self) -> bool:
         return False
 
+    @property
+    def endless(self) -> bool:
+        return False
+
     def stream(self, run: Run, epoch: Epoch) -> Cursor:
         return OutsideCursor(self.fn, epoch, self.parents[0].cursor(run, epoch))
 

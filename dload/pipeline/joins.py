@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from dload.errors import ConfigError
 from dload.pipeline.cursors import applied
+from dload.pipeline.mixing import Schedule, Weave
 from dload.pipeline.running import HOLE, Cursor
 from dload.randomness import hash64
 
@@ -114,3 +116,130 @@ class SelectCursor(Cursor):
         if self._chosen is None:
             return self._index.identity()
         return hash64(self._chosen, self._others[self._chosen].identity())
+
+
+class MixCursor(Cursor):
+    """Rows of several passes, woven as `Weave` does. An end shows when that pass is due again; see `Mix` for what
+    follows.
+
+    `make(which, pass)` gives a pass; `ends`: which of them can end and are drawn from. State: [row, of each its pass,
+    the state there and whether that pass gave anything (null where it left), which have ended, the weights', whether
+    all has].
+    """
+
+    _LOOKED_AT = 1 << 32  # rows of a schedule, for weights of one that is left
+
+    def __init__(
+        self,
+        make: Callable[[int, int], Cursor],
+        ends: Sequence[bool],
+        weights: Schedule | Cursor,
+        seed: int,
+        until: str,
+    ) -> None:
+        self._make, self._ends, self._weights, self._seed, self._until = make, ends, weights, seed, until
+        self._naming = False
+        self._passes: list[_Pass | None] = []
+        self._weave: tuple[Sequence[Any], Weave] | None = None
+        self._last = 0
+
+    def keep_identities(self) -> None:
+        self._naming = True
+
+    def _begin(self, which: int, number: int, state: Any | None, gave: bool) -> _Pass:
+        cursor = self._make(which, number)
+        if self._naming:
+            cursor.keep_identities()
+        cursor.reset(state)
+        return _Pass(number, cursor, gave)
+
+    def reset(self, state: Any | None) -> None:
+        self.close()
+        count = len(self._ends)
+        if state is None:
+            state = [0, [[0, None, False]] * count, [False] * count, None, False]
+        self._row, passes, ended, weights, self._done = state
+        self._ended = list(ended)
+        self._passes = [None if at is None else self._begin(which, *at) for which, at in enumerate(passes)]
+        if isinstance(self._weights, Cursor):
+            self._weights.reset(weights)
+
+    def __next__(self) -> Any:
+        given = next(self._weights, None) if isinstance(self._weights, Cursor) and not self._done else None
+        while not self._done:
+            which = self._due(given)
+            at = None if which is None else self._passes[which]
+            if which is None or at is None:
+                break
+            try:
+                item = next(at.cursor)
+            except StopIteration:
+                self._end(which, at)
+            else:
+                at.gave = at.gave or item is not HOLE
+                self._row, self._last = self._row + 1, which
+                return item
+        self._done = True
+        self.close()
+        raise StopIteration
+
+    def _due(self, given: Any) -> int | None:
+        """Which pass the present row comes from, `given` being its weights if they come one by one; None: from none."""
+        if not isinstance(self._weights, Cursor):
+            row: int | None = self._row
+            while row is not None and row < self._row + self._LOOKED_AT:
+                weights, row = self._weights.at(row)
+                if (which := self._drawn(weights)) is not None:
+                    return which
+            return None
+        if given is None:
+            return None
+        if len(given) != len(self._ends):
+            raise ConfigError(f"a mix of {len(self._ends)} pipelines was given the weights {given!r}")
+        return self._drawn(given)
+
+    def _drawn(self, weights: Sequence[Any]) -> int | None:
+        left = [0 if at is None else weight for at, weight in zip(self._passes, weights, strict=True)]
+        if self._weave is None or self._weave[0] != left:
+            if any(at is None for at in self._passes) and not any(left):
+                return None
+            self._weave = left, Weave(Schedule(left, len(left)), self._seed)
+        return self._weave[1].child(self._row)
+
+    def _end(self, which: int, at: _Pass) -> None:
+        """That pass has ended, and was due."""
+        self._ended[which] = True
+        if self._until == "all":
+            self._passes[which] = None
+        elif self._until == "first" or all(
+            ended or not ends for ended, ends in zip(self._ended, self._ends, strict=True)
+        ):
+            self._done = True
+        elif at.gave:
+            self._passes[which] = self._begin(which, at.number + 1, None, False)
+        else:
+            raise ConfigError(f"pipeline {which} of a mix that goes round gave nothing in pass {at.number}")
+
+    def get_state(self) -> Any:
+        passes = [None if at is None else [at.number, at.cursor.get_state(), at.gave] for at in self._passes]
+        weights = self._weights.get_state() if isinstance(self._weights, Cursor) else None
+        return [self._row, passes, list(self._ended), weights, self._done]
+
+    def identity(self) -> int:
+        at = self._passes[self._last]
+        assert at is not None
+        return hash64(self._last, at.cursor.identity())
+
+    def close(self) -> None:
+        for at in self._passes:
+            if at is not None:
+                at.cursor.close()
+        if isinstance(self._weights, Cursor):
+            self._weights.close()
+
+
+@dataclass(slots=True)
+class _Pass:
+    number: int
+    cursor: Cursor
+    gave: bool  # anything but HOLEs, so far

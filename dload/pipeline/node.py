@@ -8,8 +8,9 @@ comes in a `Run`.
 
 from __future__ import annotations
 
+import heapq
 from abc import ABC
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -49,10 +50,20 @@ class Node(ABC):
         """Whether elements may be HOLE."""
         return any(parent.holes for parent in self.parents)
 
+    @property
+    def endless(self) -> bool:
+        """Whether it surely has no end. One that is in the stream tier, and isn't endless, ends nobody knows when."""
+        return self.length is None if self.indexed else all(parent.endless for parent in self.parents)
+
     @cached_property
     def mean_bytes(self) -> float:
         """About how many bytes of samples one element is made of: chunks are bounded by it."""
         return sum(parent.mean_bytes for parent in self.parents)
+
+    @cached_property
+    def reads(self) -> bool:
+        """Whether there are samples of a data set below."""
+        return any(parent.reads for parent in self.parents)
 
     # ---- the index tier
     @cached_property
@@ -161,6 +172,18 @@ def assembled(
         for slot, item in zip(slots, get(part, below), strict=True):
             found[slot] = item
     return found
+
+
+def merged(needs: Iterable[Iterator[Need]]) -> Iterator[Need]:
+    """Several demands as one, by first use."""
+    return heapq.merge(*needs, key=lambda need: need.first)
+
+
+def some(parents: Sequence[Node], what: str) -> Sequence[Node]:
+    """The parents, if there are any. Raises ConfigError."""
+    if not parents:
+        raise ConfigError(f"{what} needs at least one pipeline")
+    return parents
 
 
 def finite(node: Node, what: str) -> int:

@@ -15,6 +15,7 @@ from dload.pipeline.order import DisplacedOrder, FullOrder
 from dload.pipeline.running import Cursor, Epoch, Need, Run
 from dload.pipeline.streams import RepeatCursor, SkipCursor, TakeCursor
 
+_IDLE = 1000
 _Order = DisplacedOrder | FullOrder | EndlessOrder
 
 
@@ -157,6 +158,10 @@ class Take(_Part):
     def units(self) -> list[int]:
         return pieces(self.count) if self.parents[0].length is None else super().units()
 
+    @property
+    def endless(self) -> bool:
+        return False
+
     def stream(self, run: Run, epoch: Epoch) -> Cursor:
         return TakeCursor(self.parents[0].cursor(run, epoch), self.count)
 
@@ -203,6 +208,10 @@ class Repeat(Node):
     def length(self) -> int | None:
         return None if self.times is None else self.times * finite(self.parents[0], "repeat")
 
+    @property
+    def endless(self) -> bool:
+        return self.times is None
+
     def _pass_of(self, place: int) -> tuple[int, int, int]:
         each = finite(self.parents[0], "repeat")
         number = place // each
@@ -220,11 +229,14 @@ class Repeat(Node):
         return self.parents[0].units() * (self.times or 0)
 
     def demand(self, run: Run, epoch: Epoch, start: int, stop: int) -> Iterator[Need]:
-        while start < stop:
+        idle = 0  # passes without any need: whoever looks for the next one must not look for ever
+        while start < stop and self.parents[0].reads and idle < _IDLE:
             number, base, end = self._pass_of(start)
             end = min(stop, end)
+            idle += 1
             for need in self.parents[0].demand(run, (*epoch, number), start - base, end - base):
                 yield Need(need.first + base, need.last + base, need.source, need.shard)
+                idle = 0
             start = end
 
     def stream(self, run: Run, epoch: Epoch) -> Cursor:

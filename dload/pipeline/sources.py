@@ -24,6 +24,7 @@ class Samples(Node):
     """
 
     kind = "samples"
+    reads = True
 
     def __init__(self, manifest: Manifest, origin: Any, fields: Sequence[str] | None = None, prefetch: int = 3) -> None:
         super().__init__()
@@ -142,6 +143,10 @@ class Factory(Node):
 
     @property
     def indexed(self) -> bool:
+        return False
+
+    @property
+    def endless(self) -> bool:
         return False
 
     def stream(self, run: Run, epoch: Epoch) -> Cursor:
