@@ -103,9 +103,9 @@ def test_listing_and_history(repo: Repository) -> None:
         repo.dataset("nope")
 
 
-def test_listing_takes_a_bounded_number_of_requests() -> None:
+def test_listing_takes_a_bounded_number_of_requests(tmp_path: Path) -> None:
     store = MemoryStore()
-    plain = Repository(store, ShardCache(Path("unused")))
+    plain = Repository(store, ShardCache(tmp_path / "cache"))
     for number in range(200):
         commit(plain, samples(2), name=f"set-{number:03d}")
     faulty = Faulty(store)
