@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from dload import codecs as codecs
     from dload.api import Dataset as Dataset
+    from dload.api import Pipeline as Pipeline
     from dload.api import Repository as Repository
+    from dload.api.pipeline import choice as choice
+    from dload.api.pipeline import concat as concat
+    from dload.api.pipeline import from_iterable as from_iterable
+    from dload.api.pipeline import mix as mix
+    from dload.api.pipeline import random_stream as random_stream
+    from dload.api.pipeline import select as select
+    from dload.api.pipeline import zip_streams as zip  # noqa: A004, F401
+    from dload.api.pipeline import zip_with as zip_with
     from dload.config import Config as Config
     from dload.errors import CacheFullError as CacheFullError
     from dload.errors import ConfigError as ConfigError
@@ -20,12 +29,22 @@ if TYPE_CHECKING:
     from dload.errors import RemoteError as RemoteError
     from dload.manifest import Manifest as Manifest
     from dload.manifest import ShardInfo as ShardInfo
+    from dload.pipeline.fingerprint import same_as as same_as
+    from dload.plan import PlanReport as PlanReport
+    from dload.randomness import seeded as seeded
+    from dload.randomness import seeded_rng as seeded_rng
     from dload.sizes import format_size as format_size
     from dload.sizes import parse_size as parse_size
 
 # Name -> the module that has it. Loaded at first use, so that `import dload` costs next to nothing.
 _HOMES = {
-    **dict.fromkeys(("Dataset", "Repository"), "dload.api"),
+    **dict.fromkeys(("Dataset", "Pipeline", "Repository"), "dload.api"),
+    **dict.fromkeys(
+        ("choice", "concat", "from_iterable", "mix", "random_stream", "select", "zip", "zip_with"), "dload.api.pipeline"
+    ),
+    "same_as": "dload.pipeline.fingerprint",
+    "PlanReport": "dload.plan",
+    **dict.fromkeys(("seeded", "seeded_rng"), "dload.randomness"),
     "Config": "dload.config",
     **dict.fromkeys(
         (
@@ -37,6 +56,7 @@ _HOMES = {
     **dict.fromkeys(("Manifest", "ShardInfo"), "dload.manifest"),
     **dict.fromkeys(("format_size", "parse_size"), "dload.sizes"),
 }  # fmt: skip
+_INSIDE = {"zip": "zip_streams"}  # names that would hide a builtin where they are defined
 _MODULES = ("codecs", "config", "errors")
 
 __all__ = [*sorted(_HOMES), *_MODULES]  # noqa: PLE0604
@@ -44,7 +64,7 @@ __all__ = [*sorted(_HOMES), *_MODULES]  # noqa: PLE0604
 
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
-        return getattr(importlib.import_module(_HOMES[name]), name)
+        return getattr(importlib.import_module(_HOMES[name]), _INSIDE.get(name, name))
     if name in _MODULES:
         return importlib.import_module(f"dload.{name}")
     raise AttributeError(f"module 'dload' has no attribute {name!r}")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, overload
 
+from dload.api.pipeline import Pipeline
 from dload.manifest import Manifest
 from dload.pack import Sample
-from dload.run import Lookup, SampleStream
+from dload.pipeline.sources import Samples
+from dload.run import Lookup
 from dload.sizes import format_size
 
 if TYPE_CHECKING:
@@ -58,13 +60,13 @@ class Dataset:
             return self._lookup.rows(which)
         return self._lookup.by_ordinal(which)
 
-    def samples(self, prefetch: int = 3, fields: Collection[str] | None = None) -> SampleStream:
-        """All samples in storage order, `(key, {field: bytes})`; each `iter()` begins anew.
+    def samples(self, prefetch: int = 3, fields: Sequence[str] | None = None) -> Pipeline:
+        """All samples as a pipeline in storage order, `(key, {field: bytes})`.
 
-        `prefetch`: how many shards, the current one included, are pinned in the cache at once; they are fetched ahead
-        on threads. `fields`: only these (a sample has those of them that it has).
+        `prefetch`: how many shards, the current one included, are pinned in the cache at once where the budget allows;
+        they are fetched ahead on threads. `fields`: only these (a sample has those of them that it has).
         """
-        return SampleStream(self._repo.store, self._repo.cache, self.manifest, prefetch, fields)
+        return Pipeline(Samples(self.manifest, self._repo, fields, prefetch))
 
     def fetch(self, *, workers: int = 8, progress: Callable[[str], object] | None = None) -> None:
         """Bring every shard into the cache. Raises CacheFullError before any byte moves where they can't all fit."""

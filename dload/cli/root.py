@@ -15,10 +15,10 @@ from dload.cli.verbs import SECTIONS, VERBS
 class Root(click.Group):
     """Loads a verb's module only when it is called, so that help comes at once."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+    def list_commands(self, ctx: click.Context) -> list[str]:
         return list(VERBS)
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in VERBS:
             return None
         command: click.Command = importlib.import_module(f"dload.cli.commands.{cmd_name}").command
@@ -34,7 +34,7 @@ class Root(click.Group):
         hint = f"; did you mean {near[0]!r}?" if near else ""
         raise click.UsageError(f"there is no command {name!r}{hint}", ctx)
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         for section, verbs in SECTIONS.items():
             with formatter.section(section):
                 formatter.write_dl([(f"{name:<10}", text) for name, text in verbs.items()])

@@ -171,7 +171,7 @@ class _TargetType(click.ParamType):  # type: ignore[type-arg]  # generic only in
         return Target(name, version or None)
 
     def shell_complete(
-        self, ctx: click.Context, param: click.Parameter, incomplete: str  # noqa: ARG002
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
         """Names of data sets. Only a folder is listed for it: a key press must not wait for a network."""
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import filecmp
+import json
 import os
 import shutil
 import sysconfig
@@ -11,7 +12,9 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -19,6 +22,9 @@ from dload.cli.output import count
 from dload.cli.session import Session, verb
 from dload.errors import ConfigError, DloadError
 from dload.sizes import format_size
+
+if TYPE_CHECKING:
+    from dload.api import Dataset, Pipeline
 
 _NAME = "python-library"
 _SHARD_SIZE = "2MiB"
@@ -32,8 +38,9 @@ _LEFT_OUT = ("__pycache__", "site-packages", "dist-packages", "test", "tests", "
 def command(session: Session, folder: Path | None) -> None:  # fmt: skip
     """Show what dload does, on real files: Python's own library.
 
-    Commits them into a store that is a plain folder, changes one and commits again, pins, streams, looks one sample up,
-    and writes the files back and compares them. Needs no network and no settings, and changes none.
+    Commits them into a store that is a plain folder, changes one and commits again, pins, streams them shuffled and
+    resumes in the middle, looks one sample up, and writes the files back and compares them. Needs no network and no
+    settings, and changes none.
     """
     from dload.cli.main import run
 
@@ -76,8 +83,10 @@ class _Demo:
         self.dload("pin", _NAME)
         self.dload("ls")
 
-        self.title("Stream it through the cache, as a training would")
-        self.stream()
+        self.title("Stream it through the cache, shuffled, as a training would")
+        keys = self.stream()
+        self.title("Stop in the middle, and resume exactly there")
+        self.resume(keys)
         self.title("Read one sample, and nothing else")
         self.dload("head", _NAME, "-n", "3")
         self.dload("cat", _NAME, "this", "py")
@@ -103,21 +112,38 @@ class _Demo:
 
         return Repository.open().log(_NAME)[-1].version[:12]
 
-    def stream(self) -> None:
-        from dload.api import Repository
-
-        self.session.out.data(f'>>> for key, fields in dload.Repository.open().dataset("{_NAME}").samples(): ...')
-        dataset = Repository.open().dataset(_NAME)
-        total = sum(stats.bytes for stats in dataset.manifest.fields.values())
-        begun, samples, size = time.monotonic(), 0, 0
+    def stream(self) -> list[str]:
+        """Goes over the data set once, shuffled; gives the keys in that order."""
+        self.session.out.data(f'>>> pipe = dload.Repository.open().dataset("{_NAME}").samples().shuffle(seed=0)')
+        self.session.out.data(">>> for key, fields in pipe: ...")
+        pipe = _shuffled()
+        total = sum(stats.bytes for stats in _dataset().manifest.fields.values())
+        begun, keys, size = time.monotonic(), [], 0
         with self.session.out.bar("streaming", total) as bar:
-            for _, fields in dataset.samples():
+            for key, fields in pipe:
                 amount = sum(map(len, fields.values()))
-                samples, size = samples + 1, size + amount
+                keys.append(key)
+                size += amount
                 bar.advance(amount)
         took = max(time.monotonic() - begun, 1e-6)
-        rate = f"{samples / took:,.0f} samples/s, {format_size(round(size / took))}/s"
-        self.session.out.data(f"{count(samples, 'sample')}, {format_size(size)} in {took:.2f} s: {rate}")
+        rate = f"{len(keys) / took:,.0f} samples/s, {format_size(round(size / took))}/s"
+        self.session.out.data(f"{count(len(keys), 'sample')}, {format_size(size)} in {took:.2f} s: {rate}")
+        return keys
+
+    def resume(self, keys: list[str]) -> None:
+        """Stops in the middle of that epoch, and goes on in what could be another process on another machine."""
+        self.session.out.data(f">>> iterator = iter(pipe)  # ... and after {len(keys) // 2} samples:")
+        self.session.out.data(">>> state = iterator.get_state()")
+        with iter(_shuffled()) as iterator:
+            head = [key for key, _ in islice(iterator, len(keys) // 2)]
+            state = json.dumps(iterator.get_state())
+        self.session.out.data(">>> rest = list(pipe.iter(state=state))")
+        rest = [key for key, _ in _shuffled().iter(state=json.loads(state))]
+        if head + rest != keys:
+            raise DloadError("the two halves are not the whole", remedy="please report it")
+        self.session.out.data(
+            f"{len(head)} + {len(rest)} samples: the same order, each exactly once, from a state of {len(state)} bytes"
+        )
 
     def compare(self, source: Path, back: Path, found: list[Path]) -> None:
         names = [str(path.relative_to(source)) for path in found]
@@ -126,6 +152,16 @@ class _Demo:
         if different or missing or extra:
             raise DloadError(f"{len(different)} files differ, {len(missing)} are missing, {extra} are too many")
         self.session.out.data(f"{count(len(same), 'file')} compared byte for byte: all the same\n")
+
+
+def _dataset() -> Dataset:
+    from dload.api import Repository
+
+    return Repository.open().dataset(_NAME)
+
+
+def _shuffled() -> Pipeline:
+    return _dataset().samples().shuffle(seed=0)
 
 
 @contextmanager

@@ -1,0 +1,313 @@
+"""Pipelines, as users write them: a fluent face over the nodes."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, cast
+
+from dload.errors import ConfigError, InfeasiblePipelineError
+from dload.pipeline import combine, elementwise, group, reorder, sources
+from dload.pipeline.fingerprint import fingerprint
+from dload.pipeline.mix import Mix
+from dload.pipeline.node import Node, Run, paths_of, walk
+from dload.pipeline.state import check_state
+from dload.plan import CacheLimit, PlanReport, check, explain, sources_of
+from dload.run.iterate import PipelineIterator, iterate
+from dload.run.window import ShardWindow
+
+
+class Pipeline:
+    """A lazy, immutable description of a stream of elements. Each `iter()` is its next epoch.
+
+    Methods give new pipelines and touch nothing; iterating plans first, and raises InfeasiblePipelineError before any
+    storage is touched where what must be resident exceeds the cache budget. The same seeds give the same elements in
+    the same order, anywhere. It pickles where its functions do; the count of epochs begins at 0 in a copy.
+    """
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self._epoch = 0
+        self._drawn: int | None = None
+
+    # ---- one element in, one out
+    def map(self, fn: Callable[..., Any], *, rng: bool = False, rng_seed: int | None = None) -> Pipeline:
+        """`fn(element)` for every element; with `rng`, `fn(element, rng)`: `rng` is a random.Random whose draws hang on
+        what the element is and the seed (`rng_seed`, else the run's), and on nothing else."""
+        return Pipeline(elementwise.Map(self.node, fn, rng=rng, rng_seed=rng_seed))
+
+    def star_map(self, fn: Callable[..., Any]) -> Pipeline:
+        """`fn(*element)` for every element: for tuples."""
+        return Pipeline(elementwise.StarMap(self.node, fn))
+
+    def filter(self, pred: Callable[[Any], Any], *, holes: bool = False) -> Pipeline:
+        """The elements for which `pred` is true. With `holes`, each keeps its place, so that length and seeking stay;
+        what is left out shows in steps only."""
+        return Pipeline(elementwise.FilterHoles(self.node, pred) if holes else group.Filter(self.node, pred))
+
+    def maybe(
+        self, fn: Callable[[Any], Any], p: float | Callable[[Any], float] | Pipeline, *, seed: int | None = None
+    ) -> Pipeline:
+        """`fn(element)` for a share `p` of the elements, the others as they are; `p`: a number, a function of the
+        element, or a pipeline of numbers."""
+        if isinstance(p, Pipeline):
+            return Pipeline(elementwise.Maybe(combine.Zip(self.node, p.node), fn, None, seed))
+        return Pipeline(elementwise.Maybe(self.node, fn, p, seed))
+
+    def enumerate(self) -> Pipeline:
+        """`(number, element)`, counted from 0 in each epoch."""
+        return Pipeline(elementwise.Enumerate(self.node))
+
+    def tap(self, fn: Callable[[Any], object]) -> Pipeline:
+        """Call `fn(element)` for what it does, and hand the element on."""
+        return Pipeline(elementwise.Tap(self.node, fn))
+
+    def select_fields(self, *names: str) -> Pipeline:
+        """Of each sample only these fields."""
+        return Pipeline(elementwise.SelectFields(self.node, names))
+
+    # ---- others
+    def flat_map(self, fn: Callable[[Any], Iterable[Any]], fanout: int | None = None) -> Pipeline:
+        """All that `fn(element)` gives, element after element; `fanout`: always that many, so that places stay
+        known."""
+        return Pipeline(group.Expand(self.node, fn, fanout))
+
+    def scan(self, fn: Callable[[Any, Any], Any], init: Any) -> Pipeline:
+        """A fold that gives each state: `state = fn(state, element)`, beginning with `init`."""
+        return Pipeline(group.Scan(self.node, fn, init))
+
+    def through(self, fn: Callable[[Iterator[Any]], Iterator[Any]]) -> Pipeline:
+        """The whole stream through `fn(iterator) -> iterator`."""
+        return Pipeline(group.Through(self.node, fn))
+
+    def batch(
+        self, size: int, *, collate: Callable[[list[Any]], Any] | None = None, drop_last: bool = False
+    ) -> Pipeline:
+        """Lists of `size` elements (`collate(list)` if given); the last may be shorter unless `drop_last`."""
+        return Pipeline(group.Windows(self.node, size, None, drop_last, collate))
+
+    def unbatch(self) -> Pipeline:
+        """The elements of each list, one by one."""
+        return Pipeline(group.unbatch(self.node))
+
+    def window(self, size: int, stride: int | None = None, *, drop_last: bool = False) -> Pipeline:
+        """Lists of `size` elements, each beginning `stride` (default `size`) behind the one before. A last, shorter
+        one is given only where its elements were in no full one."""
+        return Pipeline(group.Windows(self.node, size, stride, drop_last))
+
+    def shuffle(self, buffer_size: int = 4096, *, seed: int | None = None, full: bool = False) -> Pipeline:
+        """Another order each epoch: shards permuted, and elements spread over the `buffer_size` places behind them; no
+        samples are held in memory. `full`: a uniform permutation, for which all must fit into the cache."""
+        return Pipeline(reorder.Shuffle(self.node, buffer_size, seed, full))
+
+    def take(self, n: int) -> Pipeline:
+        """The first `n` elements."""
+        return Pipeline(reorder.Take(self.node, n))
+
+    def skip(self, n: int) -> Pipeline:
+        """All but the first `n` elements."""
+        return Pipeline(reorder.Skip(self.node, n))
+
+    def repeat(self, times: int | None = None) -> Pipeline:
+        """`times` passes (None: without end), each an epoch of its own to what is below."""
+        return Pipeline(reorder.Repeat(self.node, times))
+
+    def prefetch(self, n: int) -> Pipeline:
+        """Fetch up to `n` shards ahead of those that are being read, as far as the budget allows."""
+        return Pipeline(elementwise.Prefetch(self.node, n))
+
+    def zip_with(self, fn: Callable[..., Any], *others: Pipeline) -> Pipeline:
+        """`fn(a, b, ...)` of one element of each; ends with the shortest."""
+        return zip_with(fn, self, *others)
+
+    # ---- questions
+    def __len__(self) -> int:
+        if not self.node.indexed or self.node.length is None:
+            raise TypeError("the length of this pipeline isn't known" if not self.node.indexed else "it has no end")
+        return self.node.length
+
+    def check(self) -> PlanReport:
+        """Whether it fits into the cache: `.ok`, `.message`, with what must be resident against the budget, by
+        source, and what to change. Touches no storage."""
+        run = Run(self._seed(None), _NOTHING, paths=paths_of(self.node))
+        return check(self.node, run, self._epoch, _limit)
+
+    def explain(self) -> str:
+        """The nodes with tiers and lengths, and the beginning of the demand: which shards are needed when."""
+        return explain(self.node, Run(self._seed(None), _NOTHING, paths=paths_of(self.node)), self._epoch)
+
+    def fingerprint(self, *, tag: object = None) -> str:
+        """The identity of what it gives, 64 hex digits: the same on any machine, another if anything changes. `tag`,
+        a JSON value, is mixed in. Raises ValueError, with what to do, where it has none: lambdas, draws without
+        seeds, no end."""
+        return fingerprint(self.node, tag)
+
+    def source_versions(self) -> dict[str, str]:
+        """The data sets that it reads: {name: version id}."""
+        return {source.manifest.name: source.manifest.version for source in sources_of(self.node)}
+
+    # ---- running
+    def __iter__(self) -> PipelineIterator:
+        return self.iter()
+
+    def iter(
+        self, *, state: dict[str, Any] | None = None, epoch: int | None = None, seed: int | None = None
+    ) -> PipelineIterator:
+        """One epoch: the next, or that number; with `state` (of an iterator's `get_state()`), the rest of its epoch.
+
+        Raises InfeasiblePipelineError where it doesn't fit; ValueError, naming both values, where the state is of
+        another pipeline, data version, seed or epoch.
+        """
+        step, lane = 0, None
+        if state is not None:
+            state = check_state(state, self.node, self.explain)
+            seed = _agreed("seed", seed, state["plan"]["seed"])
+            epoch = _agreed("epoch", epoch, state["epoch"])
+            step = state["step"]
+            lane = None if state["lanes"] is None else state["lanes"][0][2][0]
+        number = self._epoch if epoch is None else epoch
+        report = self.check()
+        if not report.ok:
+            raise InfeasiblePipelineError(report.message)
+        self._epoch = number + 1
+        window = ShardWindow(report.prefetch)
+        run = Run(self._seed(seed), window, paths=paths_of(self.node))
+        return iterate(self.node, run, window, number, step, lane)
+
+    def _seed(self, given: int | None) -> int:
+        """The run's seed: given, else the first met from the top, else 0 where nothing needs one, else drawn once."""
+        if given is not None:
+            return given
+        found = next((node.seed for _, node in walk(self.node) if node.seed is not None), None)
+        if found is not None:
+            return found
+        if not any(node.draws for _, node in walk(self.node)):
+            return 0
+        if self._drawn is None:
+            self._drawn = random.SystemRandom().randrange(1 << 62)
+        return self._drawn
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"node": self.node, "_epoch": 0, "_drawn": self._drawn}
+
+    def __repr__(self) -> str:
+        return f"Pipeline({' ← '.join(_chain(self.node))})"
+
+
+class _Nothing:
+    """What a plan reads with: nothing."""
+
+    def read(self, source: sources.Samples, ordinals: Sequence[int]) -> list[Any]:
+        raise AssertionError("planning reads nothing")
+
+    def follow(self, demand: Iterator[Any]) -> Any:
+        raise AssertionError("planning reads nothing")
+
+
+_NOTHING = _Nothing()
+
+
+def _limit(source: sources.Samples) -> CacheLimit:
+    cache = source.origin.cache
+    return CacheLimit(f"the cache {cache.root}", cache.room_for_shards())
+
+
+def _chain(node: Node) -> Iterator[str]:
+    while True:
+        yield node.kind
+        if not node.parents:
+            return
+        node = node.parents[0]
+
+
+def _agreed(what: str, given: int | None, saved: int) -> int:
+    if given is not None and given != saved:
+        raise ValueError(f"the state has {what} {saved}, but {what}={given} was given: leave it out, or begin anew")
+    return saved
+
+
+# ---- from nothing, and from several
+def from_iterable(source: Iterable[Any] | Callable[[], Iterable[Any]], *, shard: bool = False) -> Pipeline:  # noqa: ARG001
+    """A pipeline of a sequence (a list, an array: seekable), or of what a function gives that is called once an epoch.
+
+    `shard` is taken for programs written for dload-ml: one process has nothing to share out.
+    """
+    if callable(source):
+        return Pipeline(sources.Factory(source))
+    if hasattr(source, "__getitem__") and hasattr(source, "__len__"):
+        return Pipeline(sources.Sequenced(cast("Sequence[Any]", source)))
+    return Pipeline(sources.Factory(_Again(source)))
+
+
+class _Again:
+    """The same iterable again, each epoch."""
+
+    def __init__(self, iterable: Iterable[Any]) -> None:
+        self.iterable = iterable
+
+    def __call__(self) -> Iterable[Any]:
+        return self.iterable
+
+
+def random_stream(seed: int | None = None) -> Pipeline:
+    """An endless pipeline of uniform floats in [0, 1): a pure function of seed, epoch and place."""
+    return Pipeline(sources.RandomStream(seed))
+
+
+def concat(pipes: Sequence[Pipeline]) -> Pipeline:
+    """One pipeline after another."""
+    return Pipeline(combine.Concat(*_nodes(pipes)))
+
+
+def zip_streams(*pipes: Pipeline) -> Pipeline:
+    """Tuples of one element of each; ends with the shortest. Exported as `dload.zip`."""
+    return Pipeline(combine.Zip(*_nodes(pipes)))
+
+
+def zip_with(fn: Callable[..., Any], *pipes: Pipeline) -> Pipeline:
+    """`fn(a, b, ...)` of one element of each; ends with the shortest."""
+    return Pipeline(combine.Zip(*_nodes(pipes), fn=fn))
+
+
+def select(index: Pipeline, *pipes: Pipeline) -> Pipeline:
+    """`index` gives numbers: the next element comes from the pipeline of that number, and only that one goes forward.
+    Ends when `index` or the chosen one does."""
+    return Pipeline(combine.Select(*_nodes([index, *pipes])))
+
+
+def choice(
+    pipes: Sequence[Pipeline], p: float | Sequence[float] | Pipeline = 0.5, *, seed: int | None = None
+) -> Pipeline:
+    """For each element one pipeline at random; only that one goes forward. `p`: the probability of the first of two,
+    one weight a pipeline, or a pipeline of either. Ends when a chosen one does."""
+    chosen = p.node if isinstance(p, Pipeline) else p
+    return Pipeline(combine.choice(_nodes(pipes), chosen, seed))
+
+
+def mix(
+    pipes: Sequence[Pipeline],
+    weights: Sequence[float] | Pipeline | Any = None,
+    *,
+    seed: int | None = None,
+    until: str = "first",
+) -> Pipeline:
+    """Several pipelines interleaved by weight: any stretch holds each one's share to within three elements.
+
+    Ends when one that has ended is due ("first", dload-ml's "any"), when all have been read once, the others going
+    round again ("cycle"), or when all have ended, the rest sharing what is left ("all"). `weights`: one each, a
+    schedule (a list of (first element, weights), or a function of the number of elements // 65,536), or a pipeline of
+    weights.
+    """
+    given = weights.node if isinstance(weights, Pipeline) else weights
+    return Pipeline(Mix(_nodes(pipes), given, seed, until))
+
+
+def _nodes(pipes: Iterable[Pipeline]) -> list[Node]:
+    nodes = []
+    for pipe in pipes:
+        if not isinstance(pipe, Pipeline):
+            raise ConfigError(
+                f"expected a Pipeline, got {type(pipe).__name__}", remedy="make one: dload.from_iterable(...)"
+            )
+        nodes.append(pipe.node)
+    return nodes
