@@ -6,14 +6,17 @@ import mmap
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from io import BytesIO
 from itertools import chain
+from operator import itemgetter
 from pathlib import Path
 from types import TracebackType
-from typing import overload
+from typing import TypeVar, overload
 
 from dload.errors import PackFormatError
 from dload.pack import wire
 from dload.pack.layout import ShardIndex
 from dload.pack.samples import Sample
+
+T = TypeVar("T")
 
 # So many samples share the work that is done once a chunk. Where their values are small on average, a chunk is
 # copied whole and then cut up, which is cheaper than cutting values out of the map one by one.
@@ -120,8 +123,10 @@ class ShardReader:
 
         Raises IndexError; IntegrityError where a codec can't decode a value.
         """
-        every = range(len(self))
-        return list(self._cut([every[row] for row in rows], fields))
+        if rows and not 0 <= min(rows) <= max(rows) < len(self):
+            every = range(len(self))
+            rows = [every[row] for row in rows]  # negative ones count from the end; raises what is out of range
+        return list(self._cut(rows, fields))
 
     def samples(
         self, fields: Collection[str] | None = None, start: int = 0, stop: int | None = None
@@ -171,12 +176,12 @@ class ShardReader:
 
     def _cut(self, rows: Sequence[int], fields: Collection[str] | None) -> Iterable[Sample]:
         """Samples of any rows, each value copied out of the buffer when its sample is asked for."""
-        index, first = self.index, self.index.first_values
-        keys = map(index.keys.__getitem__, rows)
+        index = self.index
+        keys = _picked(index.keys, rows)
         if index.layout is None:
             names = index.layouts[0] if rows else ()
             places = _places(names, fields)
-            columns = [self._values([first[row] + at for row in rows]) for at in places]
+            columns = [self._values([row * len(names) + at for row in rows]) for at in places]
             return self._decoded(_samples(keys, [names[at] for at in places], columns))
         return self._decoded((key, self._row(row, fields)) for key, row in zip(keys, rows, strict=True))
 
@@ -188,9 +193,8 @@ class ShardReader:
 
     def _values(self, numbers: list[int]) -> Iterator[bytes]:
         """Stored values by their numbers, each copied when it is asked for."""
-        starts, ends = self.index.value_starts, self.index.value_ends
-        spans = map(slice, map(starts.__getitem__, numbers), map(ends.__getitem__, numbers))
-        return map(self._buffer.__getitem__, spans)
+        starts, ends = _picked(self.index.value_starts, numbers), _picked(self.index.value_ends, numbers)
+        return map(self._buffer.__getitem__, map(slice, starts, ends))
 
     def _decoded(self, samples: Iterable[Sample]) -> Iterable[Sample]:
         return map(self._decode, samples) if self.index.codecs else samples
@@ -198,6 +202,14 @@ class ShardReader:
     def _decode(self, sample: Sample) -> Sample:
         self.index.decode_values(*sample)
         return sample
+
+
+def _picked(column: Sequence[T], numbers: Sequence[int]) -> Sequence[T]:
+    """The entries with these numbers, all in one call: twice as fast as one by one."""
+    if len(numbers) < 2:
+        return [column[number] for number in numbers]
+    entries: tuple[T, ...] = itemgetter(*numbers)(column)
+    return entries
 
 
 def _places(names: Sequence[str], fields: Collection[str] | None) -> list[int]:
