@@ -132,7 +132,11 @@ print(json.dumps({"shuffled": timed(lambda: read(True)), "sequential": timed(lam
 
 def run(python: str, code: str, count: int, size: int, folder: Path, environment: dict[str, str]) -> dict[str, float]:
     command = [python, "-c", COMMON + code, str(count), str(size), str(folder), "3"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, **environment})
+    # Two of the systems are called dload: each process finds the one that its interpreter has installed.
+    clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, env={**clean, **environment}, cwd=folder
+    )
     if done.returncode:
         raise SystemExit(f"{python} failed:\n{done.stderr}")
     found: dict[str, float] = json.loads(done.stdout.strip().splitlines()[-1])
