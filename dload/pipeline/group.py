@@ -151,17 +151,20 @@ class Expand(Node):
         return None if below is None else below * self._each
 
     def fetch(self, run: Run, epoch: Epoch, places: Sequence[int]) -> list[Any]:
-        wanted = [divmod(place, self._each) for place in places]
-        whole = list(dict.fromkeys(number for number, _ in wanted))
-        items = self.parents[0].fetch(run, epoch, whole)
-        children = {number: list(self._children(item)) for number, item in zip(whole, items, strict=True)}
-        return [children[number][child] for number, child in wanted]
+        parent, size = self.parents[0], self._each
+        if isinstance(places, range) and places.step == 1 and places:
+            whole: Sequence[int] = range(places.start // size, -(-places.stop // size))
+        else:
+            whole = list(dict.fromkeys(place // size for place in places))
+        children = {
+            number: self._children(item) for number, item in zip(whole, parent.fetch(run, epoch, whole), strict=True)
+        }
+        return [children[place // size][place % size] for place in places]
 
-    def _children(self, item: Any) -> Iterable[Any]:
+    def _children(self, item: Any) -> list[Any]:
+        """Those of one element, `fanout` of them."""
         if item is HOLE:
-            return [HOLE] * (self.fanout or 0)
-        if self.fanout is None:
-            return self.fn(item)  # type: ignore[no-any-return]
+            return [HOLE] * self._each
         children = list(self.fn(item))
         if len(children) != self._each:
             raise ConfigError(
@@ -180,11 +183,14 @@ class Expand(Node):
 
     def demand(self, run: Run, epoch: Epoch, start: int, stop: int) -> Iterator[Need]:
         each = self._each
+        if start >= stop:
+            return
         for need in self.parents[0].demand(run, epoch, start // each, -(-stop // each)):
             yield Need(max(start, need.first * each), min(stop, need.last * each), need.source, need.shard)
 
     def stream(self, run: Run, epoch: Epoch) -> Cursor:
-        return ExpandCursor(self.parents[0].cursor(run, epoch), self._children)
+        children = self._children if self.fanout is not None else lambda item: () if item is HOLE else self.fn(item)
+        return ExpandCursor(self.parents[0].cursor(run, epoch), children)
 
 
 class Filter(Node):

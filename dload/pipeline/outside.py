@@ -49,8 +49,8 @@ class OutsideCursor(Cursor):
     """A pass over what a user's function makes, from nothing or (`parent`) from the elements of another pass.
 
     Where the iterator, or the iterable that it comes from, has `get_state` and `set_state`, or `state_dict` and
-    `load_state_dict`, the state is [that one's, the parent's]. Else it is the number of elements: going on begins
-    anew and leaves out as many, which a warning says.
+    `load_state_dict`, the state is [[that one's], the parent's, how many were given]. Else only that number: going on
+    begins anew and leaves out as many, which a warning says.
     """
 
     def __init__(self, make: Callable[..., Iterable[Any]], epoch: Epoch, parent: Cursor | None = None) -> None:
@@ -75,7 +75,7 @@ class OutsideCursor(Cursor):
         if own is not None:
             if self._own is None:
                 raise ValueError("the state is of an iterator with a state of its own, and this one has none")
-            self._own[1](thawed(own))
+            self._own[1](thawed(own[0]))
         elif count:
             warnings.warn(
                 f"{self._make!r} gives an iterator without get_state and set_state: it goes on by going over the "
@@ -94,7 +94,7 @@ class OutsideCursor(Cursor):
         if self._own is None:
             return [None, None, self._count]
         below = None if self._parent is None else self._parent.get_state()
-        return [frozen(self._own[0](), "the state of the iterator"), below, self._count]
+        return [[frozen(self._own[0](), "the state of the iterator")], below, self._count]
 
     def identity(self) -> int:
         return hash64("outside", self._epoch, self._count - 1)

@@ -75,6 +75,8 @@ class Shuffle(Node):
         return order
 
     def _below(self, run: Run, epoch: Epoch, places: Sequence[int]) -> Sequence[int]:
+        if not places:
+            return places
         order = self.order(run, epoch)
         if isinstance(places, range) and places.step == 1:
             return order.places(places.start, places.stop)
@@ -90,6 +92,8 @@ class Shuffle(Node):
         return self._sizes
 
     def demand(self, run: Run, epoch: Epoch, start: int, stop: int) -> Iterator[Need]:
+        if start >= stop:
+            return
         parent, order = self.parents[0], self.order(run, epoch)
         if isinstance(order, EndlessOrder):
             for need in parent.demand(run, epoch, max(0, start - self.size), stop + self.size):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from typing import Any
 
 import pytest
@@ -27,8 +29,10 @@ from dload.testing.pipelines import (
     Streamed,
     elements,
     made_source,
+    make_run,
     places_hold,
     restores_everywhere,
+    top_cursor,
 )
 
 SIZES = [5, 3, 0, 7, 4]
@@ -307,5 +311,31 @@ def test_passes_overlap_within_n_in_a_shuffle_without_end() -> None:
         assert abs(seen[i] * TOTAL + i - position) <= 5
         seen[i] += 1
     assert shuffled[:TOTAL] != shuffled[TOTAL : 2 * TOTAL]
-    far = Shuffle(Sequenced(range(100)), 1)  # any finite place is found without those before it
-    assert sorted(elements(Take(Skip(Shuffle(Repeat(far), 2000), 10**9), 10))) is not None
+    far = Take(Skip(Shuffle(Repeat(Sequenced(range(7))), 2000), 10**12), 2000)
+    assert set(elements(far)) == set(range(7))
+
+
+# ---------------------------------------------------------------- cases
+def test_case_c52_a_length_is_the_number_of_elements() -> None:
+    for make, _ in ONE_PARENT.values():
+        node = make(source())
+        assert node.indexed
+        assert node.length is None or node.length == len(elements(node))
+
+
+def test_case_c56_a_shuffle_resumed_anywhere_gives_each_sample_once() -> None:
+    rng = random.Random(5)
+    for make in (
+        lambda p: Shuffle(p, 40, 1),
+        lambda p: Shuffle(p, full=True, seed=1),
+        lambda p: Shuffle(Streamed(p), 40),
+    ):
+        node = make(made_source([90, 10, 1, 60, 80, 59]))
+        for _ in range(20):
+            run, _ = make_run(node)
+            cursor = top_cursor(node, run, (3,))
+            cursor.reset(None)
+            before = list(islice(cursor, rng.randrange(300)))
+            again = top_cursor(node, run, (3,))
+            again.reset(cursor.get_state())
+            assert sorted(map(number, [*before, *again])) == list(range(300))
