@@ -200,7 +200,7 @@ class _Nothing:
     def read(self, source: sources.Samples, ordinals: Sequence[int]) -> list[Any]:
         raise AssertionError("planning reads nothing")
 
-    def follow(self, demand: Iterator[Any]) -> Any:
+    def follow(self, demand: Iterator[Any], later: Any = None) -> Any:
         raise AssertionError("planning reads nothing")
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from operator import length_hint
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from dload.pipeline.plain import exported
-from dload.pipeline.running import HOLE, Cursor, Epoch, Feed, Run
+from dload.pipeline.running import HOLE, Cursor, Epoch, Feed, Need, Run
 
 if TYPE_CHECKING:
     from dload.pipeline.node import Node
@@ -50,7 +51,13 @@ class PlaceCursor(Cursor):
         self.close()
         self._begin(place)
         if place < self._stop:
-            self._feed = self._run.rows.follow(self._node.demand(self._run, self._epoch, place, self._stop))
+            finite = self._node.length is not None
+            self._feed = self._run.rows.follow(self._demand(place, 0), partial(self._demand, place) if finite else None)
+
+    def _demand(self, place: int, ahead: int) -> Iterator[Need]:
+        """Of this pass from a place on (0), or of the pass so many after it."""
+        epoch = (self._epoch[0] + ahead, *self._epoch[1:])
+        return self._node.demand(self._run, epoch, 0 if ahead else place, self._stop)
 
     @property
     def place(self) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -60,8 +60,10 @@ class Rows(Protocol):
         """The samples with these numbers, in this order."""
         ...
 
-    def follow(self, demand: Iterator[Need]) -> Feed:
-        """Fetch ahead what a cursor will need, in the order of its demand."""
+    def follow(self, demand: Iterator[Need], later: Callable[[int], Iterator[Need]] | None = None) -> Feed:
+        """Fetch ahead what a cursor will need, in the order of its demand. `later(0)` gives that demand again, and
+        `later(1)` that of the pass after this one, where they are known.
+        """
         ...
 
 

@@ -54,7 +54,7 @@ class MemoryRows:
                 return any(feed.holds(source, shard) for feed in self.feeds)
         return True
 
-    def follow(self, demand: Iterator[Need]) -> Feed:
+    def follow(self, demand: Iterator[Need], later: Callable[[int], Iterator[Need]] | None = None) -> Feed:
         feed = CheckingFeed(self, demand)
         self.feeds.append(feed)
         return feed
