@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from dload.errors import ConfigError, ConflictError, DuplicateKeyError, IntegrityError, PreconditionFailedError
+from dload.errors import ConfigError, ConflictError, DuplicateKeyError, IntegrityError
 from dload.files.atomic import disk_full
 from dload.manifest import FieldStats, Manifest, Packing, ShardInfo, ShardList, new_manifest
 from dload.pack import check_codecs, validate_key
@@ -24,12 +24,10 @@ from dload.repo.footers import read_index, read_indexes
 from dload.repo.history import History
 from dload.repo.leases import Lease
 from dload.repo.packing import Item, PackMemo, ShardDone, ShardSender
-from dload.repo.parallel import ordered
-from dload.repo.refs import Record, Ref, move_latest, new_record, read_latest, require_conditions
+from dload.repo.publish import hide_torn, missing_shards, publish, put_once
+from dload.repo.refs import OvertakenError, Record, Ref, new_record, read_latest, require_conditions
 from dload.repo.uniqueness import KeyCheck
 from dload.store.base import Store
-
-_JOBS = 16
 
 
 @dataclass(frozen=True)
@@ -228,18 +226,16 @@ class _Writing:
                 op=op,
                 message=self.options.message,
             )
-            self._check_present(draft.shards)  # all but the parent's, which the lease and the parent itself protect
-            self._write_manifest(lease, manifest, data)
-            self.history.preserve(self.name, self.base)
-            lease.check()
+            self._rely_on(lease, manifest, draft.shards)
+            self._write_manifest(manifest, data)
+            unsafe = self.options.unsafe_single_writer
             try:
-                move_latest(self.store, self.name, self.base, record, unsafe=self.options.unsafe_single_writer)
-            except ConflictError:
+                publish(self.history, lease, self.name, self.base, manifest, record, data=data, unsafe=unsafe)
+            except OvertakenError:
                 if self.options.expect is not None:
                     raise
                 self._take_new_base(op)
                 continue
-            self._look_again(lease, manifest, data, record)
             if self.parent is not None and self.parent.format == 1:
                 self._tell(
                     f"{self.name} is in format 2 from now on: programs older than dload 0.4 can't read this version"
@@ -264,49 +260,24 @@ class _Writing:
         if self.options.tell is not None:
             self.options.tell(line)
 
-    def _write_manifest(self, lease: Lease, manifest: Manifest, data: bytes) -> None:
-        lease.cover([manifest.version], waiting=self.options.tell)
-        tombstone = keys.removed_key(self.name, manifest.version)
-        if self.store.head(tombstone) is not None:
-            self.store.delete(tombstone)
+    def _write_manifest(self, manifest: Manifest, data: bytes) -> None:
         put_once(self.store, keys.manifest_key(self.name, manifest.version), data)
         if self.history.cache is not None:
             self.history.cache.write_manifest(manifest.version, data)
 
-    def _check_present(self, shards: Iterable[ShardInfo]) -> None:
+    def _rely_on(self, lease: Lease, manifest: Manifest, shards: Iterable[ShardInfo]) -> None:
+        """Be sure of all shards but the parent's: these stay for as long as it is the latest, or the ref has moved."""
         covered = self._covered()
-        missing = missing_shards(self.store, (shard for shard in shards if shard.digest not in covered))
+        own = [shard for shard in shards if shard.digest not in covered]
+        lease.cover([manifest.version, *(shard.digest for shard in own)], waiting=self.options.tell)
+        missing = missing_shards(self.store, own)
         if missing:
+            hide_torn(self.store, manifest)
             raise IntegrityError(
                 f"{len(missing)} shards of this commit are not in {self.store.url} (any more), "
                 f"the first is {missing[0].digest}",
                 remedy="commit again: only what is missing is sent",
             )
-
-    def _look_again(self, lease: Lease, manifest: Manifest, data: bytes, record: Record) -> None:
-        """The ref has moved. If that was later than the lease's end, a gc may have been at the shards: then move it
-        back."""
-        if self.store.head(keys.manifest_key(self.name, manifest.version)) is None:
-            put_once(self.store, keys.manifest_key(self.name, manifest.version), data)
-        landed = self.store.head(keys.latest_key(self.name))
-        if landed is None or landed.modified <= lease.end():
-            return
-        if not missing_shards(self.store, manifest.shards):
-            return
-        now = read_latest(self.store, self.name)
-        if now is not None and now.record == record:
-            move_latest(self.store, self.name, now, self._undoing(record), unsafe=self.options.unsafe_single_writer)
-        raise ConflictError(
-            f"the commit of {self.name} took longer than its lease, and a gc deleted shards of it meanwhile; "
-            f"latest was moved back",
-            remedy="commit again: only what is missing is sent",
-        )
-
-    def _undoing(self, record: Record) -> Record:
-        message = f"undoes number {record.seq}, whose shards were collected before it landed"
-        if self.parent is None:
-            return replace(record, seq=record.seq + 1, write_id=record.write_id[::-1], op="remove", message=message)
-        return new_record(self.parent, seq=record.seq + 1, parent=record.version, op="revert", message=message)
 
 
 def _checked(samples: Iterable[Item], check: KeyCheck, first: int) -> Iterator[Item]:
@@ -354,27 +325,6 @@ def merge_fields(a: Mapping[str, FieldStats], b: Mapping[str, FieldStats]) -> di
         had = merged.get(name, FieldStats(0, 0))
         merged[name] = FieldStats(had.count + stats.count, had.bytes + stats.bytes)
     return merged
-
-
-def missing_shards(store: Store, shards: Iterable[ShardInfo]) -> list[ShardInfo]:
-    """Those that the store lacks, or has in another size. One request each, side by side."""
-
-    def lacks(shard: ShardInfo) -> ShardInfo | None:
-        info = store.head(keys.shard_key(shard.digest))
-        return None if info is not None and info.size == shard.size else shard
-
-    return [shard for shard in ordered(lacks, shards, _JOBS) if shard is not None]
-
-
-def put_once(store: Store, key: str, data: bytes) -> None:
-    """Write an object whose name says what is in it; one that is there already is as good."""
-    if not store.conditional():
-        store.put(key, data)
-        return
-    try:
-        store.put_if(key, data, etag=None)
-    except PreconditionFailedError:
-        return
 
 
 @contextmanager

@@ -11,11 +11,12 @@ from dload.errors import ConflictError, IntegrityError
 from dload.files.atomic import disk_full
 from dload.manifest import Manifest, ShardInfo
 from dload.repo import keys
-from dload.repo.commit import missing_shards, put_once, staging
+from dload.repo.commit import staging
 from dload.repo.history import History
 from dload.repo.leases import Lease
 from dload.repo.parallel import ordered
-from dload.repo.refs import move_latest, new_record, read_latest, require_conditions
+from dload.repo.publish import missing_shards, publish, put_once
+from dload.repo.refs import OvertakenError, new_record, read_latest, require_conditions
 
 
 def copy(
@@ -49,11 +50,10 @@ def copy(
             raise IntegrityError(
                 f"{len(still)} shards are missing from {target.store.url} after the copy", remedy="copy again"
             )
-        target.store.delete(keys.removed_key(name, version))
-        put_once(
-            target.store, keys.manifest_key(name, version), source.store.get(keys.manifest_key(name, version)).data
-        )
+        data = source.store.get(keys.manifest_key(name, version)).data
+        put_once(target.store, keys.manifest_key(name, version), data)
         if base is not None and not base.removed and base.version == version:
+            target.forget_removal(name, version)
             return manifest
         record = new_record(
             manifest,
@@ -62,11 +62,9 @@ def copy(
             op="commit",
             message=f"copied from {source.store.url}",
         )
-        lease.check()
-        target.preserve(name, base)
         try:
-            move_latest(target.store, name, base, record)
-        except ConflictError as error:
+            publish(target, lease, name, base, manifest, record, data=data)
+        except OvertakenError as error:
             raise ConflictError(
                 f"{error.message}; everything of {version[:12]} is copied, but it isn't the latest",
                 remedy=f"to make it so: dload revert {name} {version[:12]}",

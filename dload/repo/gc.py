@@ -10,12 +10,17 @@ from __future__ import annotations
 
 import json
 import secrets
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from types import TracebackType
 
-from dload.errors import ConflictError, NotFoundError, PackFormatError, PreconditionFailedError
+from dload.errors import (
+    ConflictError,
+    NotFoundError,
+    PackFormatError,
+    PreconditionFailedError,
+    UnavailableError,
+)
 from dload.manifest import decode, is_version
 from dload.repo import keys
 from dload.repo.history import History
@@ -77,6 +82,8 @@ def gc(
         report = _plan(history, grace, GcReport(dry_run=False))
         if report.manifests or report.shards:
             _execute(history, lock, grace, report, tell)
+        else:
+            _leases_now(history.store, drop=True)
         report.unfinished = history.store.abort_unfinished(history.store.clock() - max(grace, _UNFINISHED))
         return report
 
@@ -103,19 +110,25 @@ def _survey_dataset(history: History, name: str, now: float, grace: float, lease
     # has its manifest before its ref, so it is seen among the manifests at the latest.
     store = history.store
     latest = read_latest(store, name)
-    named = {latest.version} if latest else set()
-    named |= set(history.tags(name).values()) | _derived(store, name) | _logged(store, name)
-    tombstones = {_version_of(info): info.modified for info in store.list(keys.removed_prefix(name))}
+    visible = set(history.tags(name).values())  # and so never removed, whatever tombstone a race has left
+    if latest is not None and not latest.removed:
+        visible.add(latest.version)
+    named = visible | _derived(store, name) | _logged(store, name)
+    if latest is not None:
+        named.add(latest.version)
+    tombstones = {_version_of(info.key): info.modified for info in store.list(keys.removed_prefix(name))}
     if latest is not None and latest.removed:
         removed = store.head(keys.latest_key(name))
         whole = removed.modified if removed else now
     else:
         whole = None
-    manifests = [info for info in store.list(keys.manifests_prefix(name)) if is_version(_version_of(info))]
-    for info, (digests, fmt) in zip(manifests, ordered(lambda i: _shards_of(store, i), manifests, _JOBS), strict=True):
-        version = _version_of(info)
+    manifests = [info for info in store.list(keys.manifests_prefix(name)) if is_version(_version_of(info.key))]
+    for info, (digests, fmt) in zip(
+        manifests, ordered(lambda i: _shards_of(store, i.key), manifests, _JOBS), strict=True
+    ):
+        version = _version_of(info.key)
         verdict = _verdict(info, version in named or fmt == 1, tombstones.get(version, whole), now, grace)
-        if verdict is None or version in leased:
+        if verdict is None or version in leased or version in visible:
             found.digests.update(digests)
         elif verdict.ready_in > 0:
             found.digests.update(digests)
@@ -133,13 +146,14 @@ def _verdict(info: ObjectInfo, published: bool, removed: float | None, now: floa
     return None
 
 
-def _version_of(info: ObjectInfo) -> str:
-    return info.key.rpartition("/")[2].removesuffix(".json")
+def _version_of(key: str) -> str:
+    return key.rpartition("/")[2].removesuffix(".json")
 
 
-def _shards_of(store: Store, info: ObjectInfo) -> tuple[list[str], int]:
+def _shards_of(store: Store, key: str) -> tuple[list[str], int]:
+    """The shards that a manifest names, and its format."""
     try:
-        manifest = decode(store.get(info.key).data, version=_version_of(info), where=info.key)
+        manifest = decode(store.get(key).data, version=_version_of(key), where=key)
     except NotFoundError:  # deleted since it was listed
         return [], 2
     return list(manifest.shards.digests), manifest.format
@@ -162,15 +176,24 @@ def _text(store: Store, key: str) -> bytes:
     return store.get(key).data
 
 
-def _leased(store: Store, now: float) -> tuple[set[str], list[str]]:
-    """What live leases name, their parents and the shards of those included; and who holds them."""
-    ids: set[str] = set()
-    holders: list[str] = []
-    live = set()
-    found = list(store.list(keys.LEASES))
-    for info in found:
+@dataclass
+class _Leases:
+    """What live leases name, their parents and the shards of those included; who holds them."""
+
+    ids: set[str] = field(default_factory=set)
+    holders: list[str] = field(default_factory=list)
+
+
+def _leases_now(store: Store, *, drop: bool) -> _Leases:
+    """`drop`: delete the leases of the dead first, so that none of them can be renewed: whoever held one was frozen."""
+    now, leases = store.clock(), _Leases()
+    live, dead, parts = set(), [], []
+    for info in store.list(keys.LEASES):
         lease, _, part = info.key.removeprefix(keys.LEASES).partition("/")
+        if not keys.is_ours(info.key):
+            continue
         if part != "lease":
+            parts.append((lease, info))
             continue
         try:
             raw = json.loads(store.get(info.key).data)
@@ -182,17 +205,21 @@ def _leased(store: Store, now: float) -> tuple[set[str], list[str]]:
                 f"{info.key} is not a lease: {error!r}", remedy="nothing was deleted; look at it with: dload doctor"
             ) from error
         if now > info.modified + ttl + SLACK:
+            dead.append(info.key)
             continue
         live.add(lease)
-        holders.append(holder)
+        leases.holders.append(holder)
         if parent is not None:
-            ids.add(parent)
-            ids |= _parent_shards(store, dataset, parent)
-    for info in found:
-        lease, _, part = info.key.removeprefix(keys.LEASES).partition("/")
-        if lease in live and part.startswith("ids-"):
-            ids |= _batch(store, info.key)
-    return ids, holders
+            leases.ids.add(parent)
+            leases.ids |= _parent_shards(store, dataset, parent)
+    for lease, info in parts:
+        if lease in live:
+            leases.ids |= _batch(store, info.key)
+        elif now > info.modified + TTL + SLACK:
+            dead.append(info.key)
+    if drop:
+        store.delete_many(dead)
+    return leases
 
 
 def _parent_shards(store: Store, dataset: str, parent: str) -> set[str]:
@@ -217,8 +244,8 @@ def _plan(history: History, grace: float, report: GcReport) -> GcReport:
     store = history.store
     shards = list(store.list(keys.SHARDS))  # first: a shard that comes later is no candidate
     now = store.clock()
-    leased, holders = _leased(store, now)
-    living = _survey(history, now, grace, leased)
+    leases = _leases_now(store, drop=False)
+    living = _survey(history, now, grace, leases.ids)
     report.manifests = [Item(key, info.size, reason) for key, (info, reason) in living.dead.items()]
     report.kept = living.waiting
     for info in shards:
@@ -226,16 +253,15 @@ def _plan(history: History, grace: float, report: GcReport) -> GcReport:
         if not is_version(digest) or info.key != keys.shard_key(digest) or digest in living.digests:
             continue
         young = max(0.0, info.modified + grace - now)
-        if digest in leased:
+        if digest in leases.ids:
             report.kept.append(Item(info.key, info.size, "a commit under way relies on it"))
         elif young > 0:
             report.kept.append(Item(info.key, info.size, "too young", young))
         else:
             report.shards.append(Item(info.key, info.size, "no version needs it"))
-    if (
-        holders
-    ):  # what a commit has uploaded and not yet named in its lease is covered by this alone, whatever the grace
-        reason = f"a commit by {holders[0]} is under way"
+    if leases.holders:
+        # What a commit has uploaded and not yet named in its lease is covered by this alone, whatever the grace.
+        reason = f"a commit by {leases.holders[0]} is under way"
         report.kept += [Item(item.key, item.size, reason) for item in (*report.manifests, *report.shards)]
         report.manifests, report.shards = [], []
     return report
@@ -252,24 +278,28 @@ def _execute(
     try:
         # A commit that saw no plan has its lease in the store by now; one that has ended since has dropped its lease
         # after its ref.
-        leased, _ = _leased(store, store.clock())
+        leased = _leases_now(store, drop=True).ids
         living = _survey(history, store.clock(), grace, leased)
         _subtract(report, leased, living)
+        spared: set[str] = set()
         for kind, items in (("manifests", report.manifests), ("shards", report.shards)):
             for start in range(0, len(items), _BATCH):
                 batch = items[start : start + _BATCH]
                 lock.renew()
-                now_leased, _ = _leased(store, store.clock())
-                spared = [item for item in batch if _id(item) in now_leased]
-                store.delete_many(item.key for item in batch if _id(item) not in now_leased)
-                for item in spared:
-                    report.kept.append(Item(item.key, item.size, "a commit under way relies on it"))
+                leased = _leases_now(store, drop=True).ids | spared
+                staying = [item for item in batch if _id(item) in leased]
+                if kind == "manifests":  # and with a manifest its shards stay
+                    spared.update(*(_shards_of(store, item.key)[0] for item in staying))
+                lock.check()
+                store.delete_many(item.key for item in batch if _id(item) not in leased)
+                report.kept += [Item(item.key, item.size, "a commit under way relies on it") for item in staying]
                 if tell is not None:
                     tell(f"deleted {min(start + _BATCH, len(items))} of {len(items)} {kind}")
             kept = {item.key for item in report.kept}
             items[:] = [item for item in items if item.key not in kept]
     finally:
-        store.delete(keys.GC_PLAN)
+        if lock.owned():
+            store.delete(keys.GC_PLAN)
 
 
 def _id(item: Item) -> str:
@@ -293,60 +323,70 @@ class _Lock:
         self.ttl = ttl
         self._text = json.dumps({"id": secrets.token_hex(16), "author": author(), "ttl": ttl}).encode()
         self._etag = ""
-        self._at = 0.0  # monotonic
 
     def __enter__(self) -> _Lock:
         require_conditions(self.store, unsafe=False)
-        for again in (True, False):
-            at = time.monotonic()
-            try:
-                self._etag, self._at = self.store.put_if(keys.GC_LOCK, self._text, etag=None), at
-                return self
-            except PreconditionFailedError as error:
-                self._refuse_or_clear(error, again)
-        raise AssertionError("unreachable")
+        old = self._passed_over()
+        self._write(old, "another gc took the lock first")
+        if old is not None:  # the plan of whoever was killed counts no more
+            self.store.delete(keys.GC_PLAN)
+        return self
 
-    def _refuse_or_clear(self, error: PreconditionFailedError, again: bool) -> None:
-        info = self.store.head(keys.GC_LOCK)
-        if info is None and again:
-            return
-        if again and info is not None:
-            ttl, holder = self._read()
-            # Whoever holds it may be frozen, not dead: its plan and lock block for a while beyond their ttl.
-            if self.store.clock() > info.modified + ttl + SLACK:
-                self.store.delete(keys.GC_PLAN)
-                self.store.delete(keys.GC_LOCK)
-                return
-        else:
-            _, holder = self._read()
+    def _passed_over(self) -> str | None:
+        """The ETag of the lock of a gc that is dead, or None where there is no lock. Raises where one is alive."""
+        try:
+            body = self.store.get(keys.GC_LOCK)
+        except NotFoundError:
+            return None
+        try:
+            raw = json.loads(body.data)
+            ttl, holder = float(raw["ttl"]), str(raw["author"])
+        except (ValueError, KeyError, TypeError, RecursionError):
+            ttl, holder = TTL, "unknown"
+        # Whoever holds it may be frozen, not dead: its plan and lock block for a while beyond their ttl.
+        if self.store.clock() > body.modified + ttl + SLACK:
+            return body.etag
         raise ConflictError(
             f"another gc of {self.store.url} is running, by {holder}",
-            remedy="wait for it; if it was killed, it is passed over after 75 minutes",
-        ) from error
+            remedy=f"wait for it; if it was killed, it is passed over after {(ttl + SLACK) / 60:.0f} minutes",
+        )
 
-    def _read(self) -> tuple[float, str]:
+    def _write(self, etag: str | None, lost: str) -> None:
         try:
-            raw = json.loads(self.store.get(keys.GC_LOCK).data)
-            return float(raw["ttl"]), str(raw["author"])
-        except (NotFoundError, ValueError, KeyError, TypeError, RecursionError):
-            return TTL, "unknown"
+            self._etag = self.store.put_if(keys.GC_LOCK, self._text, etag=etag)
+        except PreconditionFailedError as error:
+            raise ConflictError(f"gc stopped: {lost}", remedy="run it again") from error
+        except UnavailableError:
+            if not self.owned():  # else only the reply was lost
+                raise
 
     def renew(self) -> None:
-        """Before each batch. Raises ConflictError where it can't be sure any more that it is the only one."""
-        if time.monotonic() > self._at + self.ttl / 2:
+        """Before each batch. Raises ConflictError where it may not be the only gc any more."""
+        self.check()
+        self._write(self._etag, "its lock was taken over by another")
+
+    def check(self) -> None:
+        """Right before deleting. Raises ConflictError where the lock is another's, or was last renewed so long ago, by
+        the store's clock, that a writer may soon take its plan for that of a dead gc."""
+        if not self.owned(younger=self.ttl / 2):
             raise ConflictError(
                 "gc stopped: its lock was not renewed in time, so it may not be the only one any more",
                 remedy="run it again",
             )
-        at = time.monotonic()
+
+    def owned(self, younger: float = float("inf")) -> bool:
+        """Whether the lock is there and this gc's own, and was renewed less than so many seconds ago."""
         try:
-            self._etag = self.store.put_if(keys.GC_LOCK, self._text, etag=self._etag)
-        except PreconditionFailedError as error:
-            raise ConflictError("gc stopped: its lock was taken over by another", remedy="run it again") from error
-        self._at = at
+            body = self.store.get(keys.GC_LOCK)
+        except NotFoundError:
+            return False
+        if body.data != self._text:
+            return False
+        self._etag = body.etag
+        return self.store.clock() < body.modified + younger
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if kind is None or issubclass(kind, Exception):
+        if (kind is None or issubclass(kind, Exception)) and self.owned():
             self.store.delete(keys.GC_LOCK)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -12,6 +13,7 @@ from dload.errors import (
     AccessError,
     ConfigError,
     ConflictError,
+    DloadError,
     IntegrityError,
     NotFoundError,
     PackFormatError,
@@ -21,6 +23,7 @@ from dload.errors import (
 )
 from dload.manifest import Manifest, decode, is_name, is_version
 from dload.repo import keys
+from dload.repo.leases import Lease
 from dload.repo.parallel import ordered
 from dload.repo.refs import Record, Ref, read_latest, ref_bytes, utc_now, write_record
 from dload.store.base import Store
@@ -230,11 +233,11 @@ class History:
 
         Versions that dload-ml 0.3 wrote and no record names come last, newest first.
         """
-        self.latest(name)
+        latest = self.latest(name).version
         times: dict[str, str] = {}
         for record in self.log(name):
             times.setdefault(record.version, record.time)
-        gone = {removal.version for removal in self.removed(name)}
+        gone = {removal.version for removal in self.removed(name)} - {latest}
         stored = set(self.manifest_ids(name)) - gone
         known = [version for version in times if version in stored]
         manifests = list(
@@ -260,10 +263,12 @@ class History:
         return [records[seq] for seq in sorted(records, reverse=True)]
 
     def preserve(self, name: str, ref: Ref | None) -> None:
-        """Make the log hold the record of a ref that is about to be replaced."""
+        """Make the log hold the record of a ref that is about to be replaced, and its version not look removed."""
         if ref is None:
             return
         write_record(self.store, name, ref.record or self._first_record(name, ref.version))
+        if not ref.removed:
+            self.forget_removal(name, ref.version)
 
     def _first_record(self, name: str, version: str) -> Record:
         """What stands for the history before records existed: number 0, made from the manifest that dload-ml wrote."""
@@ -299,6 +304,20 @@ class History:
         return self._first_record(name, version)
 
     # ---- tombstones
+    def forget_removal(self, name: str, version: str) -> None:
+        """Delete the tombstone of a version, if there is one."""
+        key = keys.removed_key(name, version)
+        if self.store.head(key) is not None:
+            self.store.delete(key)
+
+    @contextmanager
+    def holding(self, name: str, version: str) -> Iterator[tuple[Lease, Manifest]]:
+        """A version that no gc takes while this is open, and the lease that sees to it; waits for one that is about
+        to. Raises NotFoundError where one has taken it."""
+        with Lease(self.store, name, version) as lease:
+            lease.cover([version])
+            yield lease, self.stored_manifest(name, version)
+
     def tombstone(self, name: str, version: str) -> Removal | None:
         """The tombstone of one version, or None; a key that may not ask counts as none. One request."""
         key = keys.removed_key(name, version)
@@ -315,16 +334,19 @@ class History:
         return [r for r in ordered(lambda v: self.tombstone(name, v), versions, _JOBS) if r is not None]
 
     def check_living(self, name: str, version: str) -> None:
-        """Raises RemovedError where a version, or its whole data set, was removed. Two requests."""
+        """Raises RemovedError where a version, or its whole data set, was removed. Two requests.
+
+        What is latest isn't removed: a tombstone that a race has left on it doesn't count.
+        """
         removal = self.tombstone(name, version)
-        if removal is not None:
-            raise _removed(name, version, removal.time, removal.author)
         try:
             ref = read_latest(self.store, name)
         except AccessError:
-            return
+            ref = None
         if ref is not None and ref.removed and ref.record is not None:
             raise _removed(name, None, ref.record.time, ref.record.author)
+        if removal is not None and (ref is None or ref.version != version):
+            raise _removed(name, version, removal.time, removal.author)
 
     # ---- tags
     def tags(self, name: str) -> dict[str, str]:
@@ -341,14 +363,26 @@ class History:
             raise ConfigError(
                 f"a tag can't be called {tag!r}: that already means a version", remedy="choose another name"
             )
-        self.check_living(name, version)
-        key = keys.tag_key(name, tag)
+        with self.holding(name, version) as (lease, _):
+            self.check_living(name, version)
+            if not self._write_tag(name, tag, version):
+                return
+            try:  # whoever removes it looks at the tags after his tombstone
+                self.check_living(name, version)
+                lease.check()
+            except DloadError:
+                self.store.delete(keys.tag_key(name, tag))
+                raise
+
+    def _write_tag(self, name: str, tag: str, version: str) -> bool:
+        """Whether it wasn't there yet."""
         try:
-            self.store.put_if(key, ref_bytes(self.record_of(name, version)), etag=None)
+            self.store.put_if(keys.tag_key(name, tag), ref_bytes(self.record_of(name, version)), etag=None)
+            return True
         except (PreconditionFailedError, UnavailableError) as error:
             there = self._tagged(name, tag)
             if there == version:
-                return
+                return isinstance(error, UnavailableError)
             if there is None:
                 raise
             raise ConflictError(

@@ -1,6 +1,7 @@
 """Leases: what a writer relies on is written down before he relies on it, so that gc leaves it alone.
 
-A lease holds no time of day. Its age is the store's clock minus its Last-Modified; renewing it is writing it again.
+A lease holds no time of day. Its age is the store's clock minus its Last-Modified; renewing it is writing it again,
+which only works while it is there: a gc deletes the leases of the dead before it deletes what they covered.
 Writing it is also the permission check, before anything is read or hashed.
 """
 
@@ -36,6 +37,7 @@ class Lease:
         self.id = secrets.token_hex(16)
         self._text = json.dumps({"dataset": name, "parent": parent, "ttl": ttl, "author": author()}).encode()
         self._lock = threading.Lock()
+        self._named = {parent} if parent is not None else set()
         self._ids: list[str] = []  # of the batch under way
         self._written = 0  # how many of them the store holds
         self._batches = 0  # batches that are full
@@ -56,33 +58,43 @@ class Lease:
     def _renew(self) -> None:
         while not self._done.wait(self.ttl / 4):
             try:
-                # Never bring back a lease that is gone: what it covered may be gone, too. `remaining` finds out.
-                if self.remaining() > 0:
-                    self.store.put(keys.lease_key(self.id), self._text)
+                self._write_again()
             except DloadError:
                 continue  # the next round tries again; publishing checks the lease's age by itself
+
+    def _write_again(self) -> None:
+        """Renew the lease. One that is gone or has run out is never brought back: what it covered may be gone, too."""
+        key = keys.lease_key(self.id)
+        body = self.store.get(key)
+        if self.store.clock() >= body.modified + self.ttl:
+            return
+        if self.store.conditional():
+            self.store.put_if(key, self._text, etag=body.etag)
+        else:
+            self.store.put(key, self._text)
 
     def remaining(self) -> float:
         """Seconds until it runs out, by the store's clock; 0 where it has, or is gone. Two requests."""
         info = self.store.head(keys.lease_key(self.id))
         return max(0.0, info.modified + self.ttl - self.store.clock()) if info else 0.0
 
-    def end(self) -> float:
-        """The moment of the store's clock at which it runs out. Raises ConflictError where it is gone."""
+    def held(self, moment: float) -> bool:
+        """Whether it still held at a moment of the store's clock. One request."""
         info = self.store.head(keys.lease_key(self.id))
-        if info is None:
-            raise _lost()
-        return info.modified + self.ttl
+        return info is not None and moment <= info.modified + self.ttl
 
     def check(self) -> None:
         """Raises ConflictError where the lease has run out or is gone: what it covered may have been deleted."""
         if self.remaining() <= 0:
-            raise _lost()
+            raise ConflictError(
+                "this writer's lease ran out or was removed, so a gc may have deleted what it relied on",
+                remedy="do it again: only what is missing is sent",
+            )
 
     def note(self, ids: Iterable[str]) -> None:
         """Cover what this writer has just uploaded; written with the next full batch or the next `cover`."""
         with self._lock:
-            self._ids.extend(ids)
+            self._take(ids)
             while len(self._ids) >= BATCH:
                 self._write_batch()
 
@@ -94,7 +106,7 @@ class Lease:
         """
         wanted = set(ids)
         with self._lock:
-            self._ids.extend(wanted)
+            self._take(sorted(wanted))
             while self._ids and self._written < len(self._ids):
                 self._write_batch()
         deadline = time.monotonic() + 2 * (TTL + SLACK)
@@ -109,6 +121,12 @@ class Lease:
                 waiting("waiting for a gc of this store to end")
                 told = True
             time.sleep(1.0)
+
+    def _take(self, ids: Iterable[str]) -> None:
+        for each in ids:
+            if each not in self._named:
+                self._named.add(each)
+                self._ids.append(each)
 
     def _write_batch(self) -> None:
         batch = self._ids[:BATCH]
@@ -136,13 +154,6 @@ class Lease:
                 self.store.delete_many([keys.lease_batch_key(self.id, number) for number in range(batches)])
         except DloadError:
             pass
-
-
-def _lost() -> ConflictError:
-    return ConflictError(
-        "this commit's lease ran out or was removed, so a gc may have deleted what it relied on",
-        remedy="commit again: only what is missing is sent",
-    )
 
 
 def planned(store: Store) -> set[str]:

@@ -165,7 +165,7 @@ def write_record(store: Store, name: str, record: Record) -> None:
 def move_latest(store: Store, name: str, old: Ref | None, record: Record, *, unsafe: bool = False) -> None:
     """Replace `old`, as it was read, by `record`; then write the log.
 
-    `old`'s own record must be in the log already: see `History.preserve`. Raises ConflictError where someone else
+    `old`'s own record must be in the log already: see `History.preserve`. Raises OvertakenError where someone else
     replaced `old` first; UnsafeStoreError where the store ignores conditions and `unsafe` isn't given. A reply that was
     lost is told from a race by reading back.
     """
@@ -218,10 +218,14 @@ def _is_ours(store: Store, name: str, now: Ref | None, record: Record) -> bool:
     return logged is not None and logged.write_id == record.write_id
 
 
-def _overtaken(name: str, old: Ref | None, now: Ref | None) -> ConflictError:
+class OvertakenError(ConflictError):
+    """Someone else replaced the ref first; nothing was done."""
+
+
+def _overtaken(name: str, old: Ref | None, now: Ref | None) -> OvertakenError:
     by = f" by {now.record.author} at {now.record.time}" if now and now.record else ""
     was, new = (ref.version[:12] if ref else "nothing" for ref in (old, now))
-    return ConflictError(
+    return OvertakenError(
         f"latest of {name} was moved{by} meanwhile: expected {was}, got {new}",
         remedy=f"look at it with: dload log {name}",
         name=name,

@@ -8,9 +8,8 @@ from dataclasses import dataclass, replace
 from dload.errors import ConfigError, ConflictError, IntegrityError, NotFoundError
 from dload.manifest import Manifest
 from dload.repo import keys
-from dload.repo.commit import missing_shards
 from dload.repo.history import History, tombstone_bytes
-from dload.repo.leases import Lease
+from dload.repo.publish import missing_shards, publish
 from dload.repo.refs import Record, Ref, author, move_latest, new_record, read_latest, utc_now
 
 
@@ -26,18 +25,20 @@ class Retention:
 def revert(history: History, name: str, version: str, message: str | None = None) -> Record:
     """Make an old version (its full id) the latest again, as a new record. Raises ConflictError where latest moved."""
     ref = history.latest(name)
-    manifest = history.manifest(name, version)
-    history.check_living(name, version)
+    history.manifest(name, version)
     if ref.version == version:
         raise ConfigError(f"{version[:12]} is the latest version of {name} already", remedy=f"see: dload log {name}")
-    return _move(history, name, ref, manifest, "revert", message)
+    return _move(history, name, ref, version, message)
 
 
-def _move(history: History, name: str, ref: Ref, manifest: Manifest, op: str, message: str | None) -> Record:
-    record = new_record(manifest, seq=ref.seq + 1, parent=None if ref.removed else ref.version, op=op, message=message)
-    history.preserve(name, ref)
-    move_latest(history.store, name, ref, record)
-    return record
+def _move(history: History, name: str, ref: Ref, version: str, message: str | None) -> Record:
+    """Make another living version the latest."""
+    with history.holding(name, version) as (lease, manifest):
+        history.check_living(name, version)
+        parent = None if ref.removed else ref.version
+        record = new_record(manifest, seq=ref.seq + 1, parent=parent, op="revert", message=message)
+        publish(history, lease, name, ref, manifest, record)
+        return record
 
 
 # ---- remove
@@ -61,8 +62,23 @@ def remove_version(history: History, name: str, version: str) -> None:
             raise ConflictError(
                 f"{version[:12]} is the only version of {name}", remedy=f"to remove the data set: dload rm {name}"
             )
-        _move(history, name, ref, others[0], "revert", f"version {version[:12]} was removed")
+        _move(history, name, ref, others[0].version, f"version {version[:12]} was removed")
     history.store.put(keys.removed_key(name, version), tombstone_bytes(author()))
+    # Whoever makes it the latest, or tags it, looks for a tombstone after that; so one of the two sees the other.
+    _refuse_named(history, name, version)
+
+
+def _refuse_named(history: History, name: str, version: str) -> None:
+    ref = read_latest(history.store, name)
+    named = [tag for tag, tagged in history.tags(name).items() if tagged == version]
+    if ref is not None and not ref.removed and ref.version == version:
+        named.append("latest")
+    if named:
+        history.forget_removal(name, version)
+        raise ConflictError(
+            f"version {version[:12]} of {name} was made {named[0]} while it was removed; it stays",
+            remedy=f"see: dload log {name}, dload tag {name}",
+        )
 
 
 def remove_dataset(history: History, name: str) -> Record:
@@ -73,13 +89,23 @@ def remove_dataset(history: History, name: str) -> Record:
         raise ConflictError(
             f"data set {name!r} has tags: {', '.join(tags)}", remedy=f"first: dload untag {name} {next(iter(tags))}"
         )
-    return _remark(history, name, ref, "remove")
+    record = _remarked(history, name, ref, "remove")
+    history.preserve(name, ref)
+    move_latest(history.store, name, ref, record)
+    tags = history.tags(name)
+    if tags:  # made meanwhile: whoever makes one looks at the ref after it
+        restore_dataset(history, name)
+        raise ConflictError(
+            f"data set {name!r} was tagged {next(iter(tags))} while it was removed; it stays",
+            remedy=f"first: dload untag {name} {next(iter(tags))}",
+        )
+    return record
 
 
-def _remark(history: History, name: str, ref: Ref, op: str) -> Record:
+def _remarked(history: History, name: str, ref: Ref, op: str) -> Record:
     """A new record of the same version: the data set is removed, or is back."""
     old = ref.record or history.record_of(name, ref.version)
-    record = replace(
+    return replace(
         old,
         seq=ref.seq + 1,
         parent=ref.version,
@@ -89,9 +115,6 @@ def _remark(history: History, name: str, ref: Ref, op: str) -> Record:
         message=None,
         op=op,
     )
-    history.preserve(name, ref)
-    move_latest(history.store, name, ref, record)
-    return record
 
 
 # ---- undo
@@ -100,8 +123,10 @@ def restore_version(history: History, name: str, version: str) -> None:
     collected."""
     if history.tombstone(name, version) is None:
         raise NotFoundError(f"version {version[:12]} of {name} is not removed", remedy=f"see: dload log {name}")
-    _protected(history, name, version)
-    history.store.delete(keys.removed_key(name, version))
+    with history.holding(name, version) as (lease, manifest):
+        _refuse_torn(history, name, manifest)
+        lease.check()
+        history.store.delete(keys.removed_key(name, version))
 
 
 def restore_dataset(history: History, name: str) -> Record:
@@ -110,22 +135,21 @@ def restore_dataset(history: History, name: str) -> Record:
     if ref is None or not ref.removed:
         history.latest(name)
         raise NotFoundError(f"data set {name!r} is not removed", remedy=f"see: dload log {name}")
-    _protected(history, name, ref.version)
-    return _remark(history, name, ref, "restore")
+    with history.holding(name, ref.version) as (lease, manifest):
+        lease.cover(history.manifest_ids(name))  # all of its versions come back
+        _refuse_torn(history, name, manifest)
+        record = _remarked(history, name, ref, "restore")
+        publish(history, lease, name, ref, manifest, record)
+        return record
 
 
-def _protected(history: History, name: str, version: str) -> None:
-    """Make sure that a removed version is still whole, with no gc about to take it."""
-    with Lease(history.store, name, None) as lease:
-        manifest = history.stored_manifest(name, version)
-        lease.cover([version, *manifest.shards.digests])
-        history.stored_manifest(name, version)
-        missing = missing_shards(history.store, manifest.shards)
-        if missing:
-            raise IntegrityError(
-                f"version {version[:12]} of {name} can't come back: {len(missing)} of its shards were collected, "
-                f"the first is {missing[0].digest}"
-            )
+def _refuse_torn(history: History, name: str, manifest: Manifest) -> None:
+    missing = missing_shards(history.store, manifest.shards)
+    if missing:
+        raise IntegrityError(
+            f"version {manifest.version[:12]} of {name} can't come back: {len(missing)} of its shards were collected, "
+            f"the first is {missing[0].digest}"
+        )
 
 
 # ---- retention

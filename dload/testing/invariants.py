@@ -88,10 +88,9 @@ def _dataset(store: Store, name: str, sizes: Mapping[str, int]) -> Iterator[str]
         wanted["latest"] = latest.version
     for ref, version in wanted.items():
         yield from _whole(store, name, version, sizes, ref)
-        if version in removed and ref == "latest":
-            yield f"{name}@latest names {version[:12]}, which is removed"
     if latest.removed:
         return
+    History(store).check_living(name, latest.version)
     there = {info.key.rpartition("/")[2].removesuffix(".json") for info in store.list(keys.manifests_prefix(name))}
     published = {record.version for record in records.values()} - removed
     for version in sorted(published & there):

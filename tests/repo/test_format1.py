@@ -6,7 +6,7 @@ import pytest
 
 from dload.api import Repository
 from dload.errors import DuplicateKeyError
-from dload.repo.commit import missing_shards
+from dload.repo.publish import missing_shards
 from tests.repo.format1_bucket import OldBucket, write_bucket
 
 EXTRA = ("k9", {"wav": b"new", "json": b"{}"})

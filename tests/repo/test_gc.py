@@ -14,15 +14,23 @@ import pytest
 
 from dload.api import Repository
 from dload.cache import ShardCache
-from dload.errors import AccessError, ConflictError, DloadError, NotFoundError, PackFormatError, RemovedError
+from dload.errors import (
+    AccessError,
+    ConflictError,
+    DloadError,
+    NotFoundError,
+    PackFormatError,
+    PreconditionFailedError,
+    RemovedError,
+)
 from dload.pack import Sample
 from dload.repo import gc as gc_room
 from dload.repo import keys
-from dload.repo.commit import missing_shards
 from dload.repo.history import History
 from dload.repo.leases import Lease, planned
+from dload.repo.publish import missing_shards
 from dload.store import open_store
-from dload.store.faulty import Call, Faulty
+from dload.store.faulty import Call, Fault, Faulty
 from dload.store.local import FolderStore
 from dload.store.memory import MemoryStore
 from dload.testing.s3_server import S3Server
@@ -201,11 +209,11 @@ def test_a_manifest_that_can_not_be_read_stops_everything(aged: Repository, cloc
     assert aged.store.head(keys.GC_LOCK) is None
 
 
-@pytest.mark.parametrize("key", ["leases/x/lease", "leases/x/ids-000000"])
+@pytest.mark.parametrize("key", ["leases/ab/lease", "leases/ab/ids-000000"])
 def test_a_lease_that_can_not_be_read_stops_everything(aged: Repository, clock: Clock, key: str) -> None:
     aged.store.put(keys.shard_key("ab" * 32), b"garbage")
     clock.now += 30 * DAY
-    aged.store.put("leases/x/lease", json.dumps({"dataset": "a", "parent": None, "ttl": 3600}).encode())
+    aged.store.put("leases/ab/lease", json.dumps({"dataset": "a", "parent": None, "ttl": 3600}).encode())
     aged.store.put(key, b"?")
     with pytest.raises(PackFormatError, match=key):
         aged.gc()
@@ -343,3 +351,123 @@ def test_history_without_a_cache_is_what_gc_trusts(memory_repo: Repository) -> N
 
 def test_a_store_with_nothing_in_it(repo: Repository) -> None:
     assert tuple(repo.gc()) == (0, 0)
+
+
+# ---- locks and leases of the frozen and the dead
+def test_a_gc_that_lost_its_lock_stops_and_leaves_the_others_lock_and_plan(aged: Repository, clock: Clock) -> None:
+    commit(aged, samples(100))
+    aged.delete_dataset("speech")
+    clock.now += 8 * DAY
+    plan = json.dumps({"ids": ["ab" * 32], "ttl": 3600}).encode()
+
+    def frozen(call: Call) -> None:
+        if call.operation == "put" and call.key == keys.GC_PLAN:  # another takes over, with a plan of its own
+            clock.now += 3600 + 900 + 1
+            gc_room._Lock(aged.store).__enter__()
+        if call.operation == "list" and call.key == keys.LEASES:
+            aged.store.put(keys.GC_PLAN, plan)
+
+    with pytest.raises(ConflictError, match="gc stopped"):
+        Repository(Faulty(aged.store, frozen), aged.cache).gc()
+    assert planned(aged.store) == {"ab" * 32}
+    assert aged.store.head(keys.GC_LOCK) is not None
+    assert shards(aged) > 0
+
+
+def test_a_gc_whose_machine_slept_deletes_nothing_after_it(aged: Repository, clock: Clock) -> None:
+    """Its own clock may not count while it sleeps, and nobody took its lock; but commits pass its plan over by now."""
+    commit(aged, samples(100))
+    aged.delete_dataset("speech")
+    clock.now += 8 * DAY
+
+    def asleep(call: Call) -> None:
+        if call.operation == "put" and call.key == keys.GC_PLAN:
+            clock.now += 3 * 3600
+
+    with pytest.raises(ConflictError, match="not renewed in time"):
+        Repository(Faulty(aged.store, asleep), aged.cache).gc()
+    assert aged.store.head(keys.GC_LOCK) is None
+    assert aged.gc().deleted_shards > 0
+
+
+def test_of_two_gcs_that_pass_over_a_dead_one_one_goes_on(aged: Repository, clock: Clock) -> None:
+    gc_room._Lock(aged.store).__enter__()
+    clock.now += 3600 + 900 + 1
+    second = gc_room._Lock(aged.store)
+
+    def overtaken(call: Call) -> None:
+        if call.operation == "put_if" and call.key == keys.GC_LOCK:
+            second.__enter__()
+
+    with pytest.raises(ConflictError, match="another gc took the lock"):
+        Repository(Faulty(aged.store, overtaken), aged.cache).gc()
+    assert second.owned()
+
+
+def test_a_lost_reply_to_the_locks_write_is_no_lock_left_behind(aged: Repository) -> None:
+    def lost(call: Call) -> Fault | None:
+        return Fault.AFTER if call.operation == "put_if" and call.key == keys.GC_LOCK else None
+
+    Repository(Faulty(aged.store, lost), aged.cache).gc()
+    aged.gc()
+
+
+def test_the_leases_of_the_dead_go_in_time(aged: Repository, clock: Clock) -> None:
+    Lease(aged.store, "speech", None).cover(["ab" * 32])  # its writer was killed
+    aged.store.put(keys.lease_batch_key("cd" * 16, 0), b"[]")  # of a lease that is gone
+    aged.store.put("leases/notes.txt", b"mine")
+    clock.now += 3600 + 800
+    aged.gc()
+    assert len(list(aged.store.list("leases/"))) == 4, "they count for a while beyond their end"
+    clock.now += 200
+    aged.gc(dry_run=True)
+    assert len(list(aged.store.list("leases/"))) == 4
+    aged.gc()
+    assert [info.key for info in aged.store.list("leases/")] == ["leases/notes.txt"]
+
+
+def test_a_lease_that_gc_took_for_dead_can_not_be_renewed(aged: Repository, clock: Clock) -> None:
+    lease = Lease(aged.store, "speech", None)
+    clock.now += 3000
+    lease._write_again()
+    clock.now += 3000
+    lease.check()
+    lease.store = _Thaws(aged.store, clock)
+    with pytest.raises(PreconditionFailedError):
+        lease._write_again()
+    with pytest.raises(ConflictError, match="lease ran out or was removed"):
+        lease.check()
+    assert not list(aged.store.list("leases/"))
+
+
+def test_a_lease_that_ran_out_is_not_renewed(aged: Repository, clock: Clock) -> None:
+    lease = Lease(aged.store, "speech", None)
+    clock.now += 3601
+    lease._write_again()
+    assert lease.remaining() == 0
+
+
+class _Thaws(Faulty):
+    """Time passes, and a gc, between the look at a lease and the write that renews it."""
+
+    def __init__(self, inner: MemoryStore, clock: Clock) -> None:
+        super().__init__(inner)
+        self.clock_ = clock
+
+    def put_if(self, key: str, data: bytes, *, etag: str | None) -> str:
+        self.clock_.now += 3600 + 900 + 1
+        Repository(self.inner, ShardCache(Path("/nonexistent"))).gc()
+        return super().put_if(key, data, etag=etag)
+
+
+def test_a_tombstone_that_a_race_left_on_the_latest_hides_and_deletes_nothing(aged: Repository, clock: Clock) -> None:
+    version = commit(aged, samples(50))
+    aged.tag("speech", "v1", version)
+    aged.store.put(keys.removed_key("speech", version), b"{}")
+    clock.now += 8 * DAY
+    assert tuple(aged.gc()) == (0, 0)
+    assert aged.resolve("speech", version) == version
+    assert list(aged.dataset("speech").samples()) == samples(50)
+    commit(aged, samples(60))
+    assert aged.removed("speech") == [], "what replaces it sees to it"
+    assert len(aged.versions("speech")) == 2

@@ -32,7 +32,7 @@ def command(
     name, wanted = target.with_version(version)
     manifest = session.repo.manifest(name, wanted)
     if dry_run:
-        from dload.repo.commit import missing_shards
+        from dload.repo.publish import missing_shards
 
         missing = missing_shards(there.store, manifest.shards)
         size = sum(shard.size for shard in missing)
