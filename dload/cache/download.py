@@ -16,6 +16,7 @@ OpenStream = Callable[[int], Iterator[bytes]]
 ATTEMPTS = 3  # how often a body that is wrong, or none at all, is fetched before that is an error
 
 _CHUNK = 1 << 20
+_SLICE = 1 << 18  # of a write: what was just hashed is still near the processor, and larger ones cost Linux twice as much
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 
 
@@ -84,25 +85,24 @@ class _Growing:
                 if self.length + len(chunk) > self._size:
                     self.overlong = True
                     return
-                self.sha256.update(chunk)
-                self._write(chunk)
-                self.length += len(chunk)
+                for at in range(0, len(chunk), _SLICE):
+                    piece = memoryview(chunk)[at : at + _SLICE]
+                    self.sha256.update(piece)
+                    self._write(piece)
         finally:
             if isinstance(stream, Generator):
                 stream.close()
 
-    def _write(self, chunk: bytes) -> None:
-        view = memoryview(chunk)
-        position = self.length
+    def _write(self, view: memoryview) -> None:
         while view:
             try:
-                written = os.pwrite(self._descriptor, view, position)
+                written = os.pwrite(self._descriptor, view, self.length)
             except OSError as error:
                 if error.errno not in _FULL or self._relieve() == 0:
                     raise
                 continue
             view = view[written:]
-            position += written
+            self.length += written
 
 
 def sha256_of(descriptor: int) -> str:
