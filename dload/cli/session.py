@@ -170,9 +170,7 @@ class _TargetType(click.ParamType):  # type: ignore[type-arg]  # generic only in
             self.fail(f"{value!r} is not NAME or NAME@VERSION", param, ctx)
         return Target(name, version or None)
 
-    def shell_complete(
-        self, ctx: click.Context, param: click.Parameter, incomplete: str
-    ) -> list[CompletionItem]:
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         """Names of data sets. Only a folder is listed for it: a key press must not wait for a network."""
         try:
             session = Session(Output(quiet=True), {name: ctx.params.get(name) for name in SETTINGS})

@@ -68,8 +68,7 @@ def free_space(where: Path) -> int:
 
 @contextmanager
 def disk_full(where: Path, needed: int | None = None) -> Iterator[None]:
-    """Turn "no space left on device" into a DiskFullError that says how much is needed and how much is free.
-    """
+    """Turn "no space left on device" into a DiskFullError that says how much is needed and how much is free."""
     try:
         yield
     except OSError as error:

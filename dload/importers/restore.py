@@ -33,9 +33,7 @@ class Restored:
     differing: list[str] = field(default_factory=list)
 
 
-def write_files(
-    samples: Iterable[tuple[str, Mapping[str, bytes]]], folder: Path, *, replace: bool = False
-) -> Restored:
+def write_files(samples: Iterable[tuple[str, Mapping[str, bytes]]], folder: Path, *, replace: bool = False) -> Restored:
     """Write each field of each sample to its file below `folder`, which is made where it is missing.
 
     The inverse of committing a folder. A file appears whole or not at all. One that is there with the same

@@ -78,9 +78,7 @@ class ShardList(Sequence[ShardInfo]):
     Immutable. Slices and sums are ShardLists; two are equal if all their shards are.
     """
 
-    def __init__(
-        self, digests: Digests, sizes: array[int], counts: array[int], index_sizes: array[int]
-    ) -> None:
+    def __init__(self, digests: Digests, sizes: array[int], counts: array[int], index_sizes: array[int]) -> None:
         """Takes columns as they are: use `of` or `of_columns`, which check them."""
         self._digests = digests
         self._sizes = sizes
@@ -161,9 +159,7 @@ class ShardList(Sequence[ShardInfo]):
     def __getitem__(self, index: slice) -> ShardList: ...
     def __getitem__(self, index: int | slice) -> ShardInfo | ShardList:
         if isinstance(index, slice):
-            return ShardList(
-                self._digests[index], self._sizes[index], self._counts[index], self._index_sizes[index]
-            )
+            return ShardList(self._digests[index], self._sizes[index], self._counts[index], self._index_sizes[index])
         index_size = None if self._index_sizes[index] == _UNKNOWN else self._index_sizes[index]
         return ShardInfo(self._digests[index], self._sizes[index], self._counts[index], index_size)
 

@@ -1,7 +1,7 @@
 """Codecs of fields: how a value's bytes are stored in a shard.
 
 A codec is chosen for a field when a data set is committed and recorded in each shard's index. `zstd` is the
-only one. """
+only one."""
 
 from __future__ import annotations
 

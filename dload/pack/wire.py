@@ -46,9 +46,7 @@ class Trailer:
     def check(self, index: bytes | memoryview, name: str) -> None:
         """Raise IntegrityError unless these are the bytes of the index that the trailer speaks of."""
         if len(index) != self.index_size:
-            raise IntegrityError(
-                f"the index of shard {name} has {self.index_size} bytes, got {len(index)}", shard=name
-            )
+            raise IntegrityError(f"the index of shard {name} has {self.index_size} bytes, got {len(index)}", shard=name)
         crc = zlib.crc32(index)
         if self.crc is not None and crc != self.crc:
             raise IntegrityError(

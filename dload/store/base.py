@@ -73,8 +73,7 @@ class Store(Protocol):
 
     @property
     def url(self) -> str:
-        """Where it is, for people and messages: `s3://bucket/prefix`, `file:///path`. Never holds a secret.
-        """
+        """Where it is, for people and messages: `s3://bucket/prefix`, `file:///path`. Never holds a secret."""
         ...
 
     @property

@@ -53,7 +53,9 @@ def open_store(
 def _file_path(url: str) -> Path:
     parts = urlsplit(url)
     if parts.netloc not in ("", "localhost") or not parts.path:
-        raise ConfigError(f"{url!r} is not the URL of a folder", remedy="write three slashes and the path: file:///path")
+        raise ConfigError(
+            f"{url!r} is not the URL of a folder", remedy="write three slashes and the path: file:///path"
+        )
     return Path(unquote(url.partition("://")[2].removeprefix(parts.netloc)))
 
 

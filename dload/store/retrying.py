@@ -30,7 +30,7 @@ class Backoff:
 
     The pauses double from `first` to `longest`, each shortened by chance to as little as half, so that many
     clients don't come back all at once. After `patience` without success the error comes out. A server that
-    has never answered is more likely misspelt than down, and has `first_contact` seconds. """
+    has never answered is more likely misspelt than down, and has `first_contact` seconds."""
 
     patience: float = 180.0
     first_contact: float = 10.0
@@ -89,7 +89,7 @@ class Retrying:
     once.
 
     Streams go on by range from where they broke. A listing is tried again until its first object has come;
-    its later pages are the inner store's to repeat. """
+    its later pages are the inner store's to repeat."""
 
     def __init__(self, inner: Store, backoff: Backoff | None = None) -> None:
         self.inner = inner

@@ -156,9 +156,7 @@ def test_an_empty_variable_is_not_set_except_for_the_prefix(project: Path, home:
         ("#" * (1 << 20) + "\n", "larger than 1 MiB"),
     ],
 )
-def test_what_makes_no_sense_is_refused_naming_the_file(
-    text: str, expected: str, project: Path, home: Path
-) -> None:
+def test_what_makes_no_sense_is_refused_naming_the_file(text: str, expected: str, project: Path, home: Path) -> None:
     (project / "dload.toml").write_text(text)
     with pytest.raises(ConfigError, match=expected) as caught:
         load(project, home)

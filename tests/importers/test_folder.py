@@ -460,5 +460,3 @@ def test_any_tree_comes_back(tree: Tree, tmp_path_factory: pytest.TempPathFactor
     write(root / "source", tree | {"always": b""})
     write_files(samples(Folder(root / "source")), root / "back")
     assert read(root / "back") == tree | {"always": b""}
-
-

@@ -25,7 +25,7 @@ def golden_2() -> bytes:
         + (b"\xa7lengths" + b"\xc4\x14" + struct.pack("<5I", 3, 0, 2, 1, 4))
         + (b"\xa3crc" + b"\xc4\x10" + struct.pack("<4I", *map(zlib.crc32, (b"one", b"22", b"34444", b""))))
     )
-    return b"one" b"22" b"3" b"4444" + index + struct.pack("<QII", len(index), zlib.crc32(index), 0) + b"DLOADPK2"
+    return b"one2234444" + index + struct.pack("<QII", len(index), zlib.crc32(index), 0) + b"DLOADPK2"
 
 
 def golden_2_of_one_layout() -> bytes:

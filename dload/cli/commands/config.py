@@ -18,10 +18,7 @@ def command(session: Session, what: str) -> None:  # noqa: ARG001 (there is one 
         name: {"value": None if value is None else str(value), "from": config.origins[name]}
         for name, value in effective(session).items()
     }
-    rows = [
-        (name, fact["value"] or "-", fact["from"] or "", SETTINGS[name].variable)
-        for name, fact in facts.items()
-    ]
+    rows = [(name, fact["value"] or "-", fact["from"] or "", SETTINGS[name].variable) for name, fact in facts.items()]
     session.out.facts(facts, lambda: table(("SETTING", "VALUE", "FROM", "ENVIRONMENT VARIABLE"), rows))
 
 

@@ -33,8 +33,13 @@ _LEFT_OUT = ("__pycache__", "site-packages", "dist-packages", "test", "tests", "
 
 
 @verb("demo")
-@click.option("--dir", "folder", type=click.Path(path_type=Path), metavar="DIR",
-              help="Work in this new folder and leave it there (default: a temporary one, deleted at the end).")
+@click.option(
+    "--dir",
+    "folder",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Work in this new folder and leave it there (default: a temporary one, deleted at the end).",
+)
 def command(session: Session, folder: Path | None) -> None:  # fmt: skip
     """Show what dload does, on real files: Python's own library.
 

@@ -35,9 +35,7 @@ def command(session: Session, target: Target, number: int | None) -> None:
         headers = ("NO", "VERSION", "WHAT", "WHEN (UTC)", "BY", "SAMPLES", "SIZE", "MESSAGE")
         return table(headers, rows, right=("NO", "SAMPLES", "SIZE"))
 
-    facts = [
-        {**asdict(one), "tags": tags.get(one.version, []), "removed": one.version in removed} for one in records
-    ]
+    facts = [{**asdict(one), "tags": tags.get(one.version, []), "removed": one.version in removed} for one in records]
     session.out.facts(facts, text)
 
 
