@@ -43,7 +43,8 @@ def npy_bytes(array: Any) -> bytes:
 
 
 def npy_from(data: bytes) -> numpy.ndarray[Any, Any]:
-    """The array of .npy bytes, a copy that may be written to. Never unpickles; raises ValueError for what isn't .npy."""
+    """The array of .npy bytes, a copy that may be written to. Never unpickles; raises ValueError for what isn't
+    .npy."""
     import numpy as np
 
     array: numpy.ndarray[Any, Any] = np.load(io.BytesIO(data), allow_pickle=False)
