@@ -16,7 +16,9 @@ OpenStream = Callable[[int], Iterator[bytes]]
 ATTEMPTS = 3  # how often a body that is wrong, or none at all, is fetched before that is an error
 
 _CHUNK = 1 << 20
-_SLICE = 1 << 18  # of a write: what was just hashed is still near the processor, and larger ones cost Linux twice as much
+_SLICE = 1 << 18  # of a write: what was just hashed is still near the processor, and larger ones cost Linux more
+    1 << 18
+)  # of a write: what was just hashed is still near the processor, and larger ones cost Linux twice as much
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 
 

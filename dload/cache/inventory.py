@@ -4,29 +4,31 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 Kind = Literal["shard", "partial", "failure", "manifest", "keys", "other"]
 
 _FOLDERS: dict[str, Kind] = {"shards": "shard", "partial": "partial", "manifests": "manifest", "keys": "keys"}
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(NamedTuple):
     """One file. `size` is what it counts for in bytes: for a partial the space that its name reserves.
     `stored` is its length. `mtime` is the moment of the next expected use, in seconds since 1970."""
 
     kind: Kind
-    path: Path
+    where: str  # a Path costs more than all else about a file, and there may be many
     size: int
     stored: int
     mtime: float
 
     @property
+    def path(self) -> Path:
+        return Path(self.where)
+
+    @property
     def name(self) -> str:
-        return self.path.name
+        return self.where.rpartition("/")[2]
 
 
 def shard_path(root: Path, digest: str) -> Path:
@@ -52,7 +54,7 @@ def scan(root: Path) -> list[Entry]:
             seen.add((status.st_dev, status.st_ino))
         kind: Kind = "failure" if folder == "partial" and item.name.endswith(".err") else folder
         size = max(status.st_size, _reserved(item.name)) if kind == "partial" else status.st_size
-        entries.append(Entry(kind, Path(item.path), size, status.st_size, status.st_mtime))
+        entries.append(Entry(kind, item.path, size, status.st_size, status.st_mtime))
     return entries
 
 

@@ -11,7 +11,7 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -195,12 +195,14 @@ class Room:
 
     def _evict(self, entries: list[Entry], over: int, but: Path | None = None) -> tuple[int, list[Entry]]:
         """Delete files until `over` bytes are gone. Returns how many are left, and which files couldn't be deleted."""
-        in_the_way = []
+        in_the_way: list[Entry] = []
+        if over <= 0:
+            return over, in_the_way
         evicted = 0
         for entry in victims(entries, time.time()):
             if over <= 0:
                 break
-            if entry.path == but:
+            if but is not None and entry.path == but:
                 continue
             if delete_unlocked(entry.path):
                 over -= entry.size
@@ -241,7 +243,7 @@ class Room:
         """
         with self.lock():
             stored = [entry for entry in scan(self.root) if entry.stored]
-            left, _ = self._evict([replace(entry, size=entry.stored) for entry in stored], needed)
+            left, _ = self._evict([entry._replace(size=entry.stored) for entry in stored], needed)
         return needed - left
 
     def _furnish(self) -> None:

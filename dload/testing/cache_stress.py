@@ -30,7 +30,7 @@ from dload.cache import Pin, ShardCache
 from dload.cache.pins import in_use
 from dload.errors import CacheFullError, IntegrityError, UnavailableError
 from dload.files.atomic import write_atomic
-from dload.files.locks import LockFile, locked, try_lock
+from dload.files.locks import LockFile, locked, try_lock, wait_lock
 
 PROCESSES, THREADS = 4, 3
 SHARDS = 24
@@ -61,7 +61,8 @@ class Place:
             body = rng.randbytes(rng.randrange(LARGEST // 10, LARGEST))
             (self.folder / "bodies" / hashlib.sha256(body).hexdigest()).write_bytes(body)
         (self.folder / "seen").write_bytes(_SLOT.pack(_IDLE) * PROCESSES * THREADS)
-        (self.folder / "violations").touch()
+        for name in ("violations", "killed"):
+            (self.folder / name).touch()
 
     def body(self, digest: str) -> bytes:
         return (self.folder / "bodies" / digest).read_bytes()
@@ -83,6 +84,13 @@ class Place:
 
     def seen(self) -> list[int]:
         return [phase for (phase,) in _SLOT.iter_unpack((self.folder / "seen").read_bytes()) if phase != _IDLE]
+
+    def will_kill(self, pid: int) -> None:
+        with (self.folder / "killed").open("a") as file:
+            file.write(f"{pid}\n")
+
+    def was_killed(self, pid: int) -> bool:
+        return str(pid) in (self.folder / "killed").read_text().split()
 
     def violated(self, what: str) -> None:
         with (self.folder / "violations").open("a") as file:
@@ -158,7 +166,10 @@ class Source:
         path = self._place.folder / "busy" / self._digest
         with LockFile(path, os.O_RDWR | os.O_CREAT) as busy:
             if not try_lock(busy.descriptor):
-                self._place.violated(f"{self._digest} is downloaded by two at a time")
+                if not self._place.was_killed(int(path.read_text() or "0")):
+                    self._place.violated(f"{self._digest} is downloaded by two at a time")
+                wait_lock(busy.descriptor)  # a killed process gives up its locks one by one
+            path.write_text(str(os.getpid()))
             body = self._place.body(self._digest)[start:]
             fate = self._rng.random()
             if fate < 0.03:
@@ -311,6 +322,7 @@ class Stress:
 
     def _kill_one(self) -> None:
         number = self._rng.randrange(PROCESSES)
+        self._place.will_kill(self._workers[number].pid)
         self._workers[number].kill()
         self._workers[number].wait()
         for slot in range(number * THREADS, (number + 1) * THREADS):

@@ -15,7 +15,7 @@ SHARDS, ROOM, EPOCHS = 100, 60, 10
 
 
 def entry(name: str, mtime: float, kind: Kind = "shard") -> Entry:
-    return Entry(kind, Path(name), 1, 1, mtime)
+    return Entry(kind, name, 1, 1, mtime)
 
 
 def test_the_farthest_from_now_goes_first_on_either_side() -> None:
