@@ -17,8 +17,6 @@ ATTEMPTS = 3  # how often a body that is wrong, or none at all, is fetched befor
 
 _CHUNK = 1 << 20
 _SLICE = 1 << 18  # of a write: what was just hashed is still near the processor, and larger ones cost Linux more
-    1 << 18
-)  # of a write: what was just hashed is still near the processor, and larger ones cost Linux twice as much
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 
 
