@@ -11,6 +11,7 @@ import errno
 import logging
 import os
 import shutil
+import threading
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -23,7 +24,16 @@ _log = logging.getLogger("dload.cache")
 _FORGOTTEN = 7 * 86400.0  # seconds after which an untouched folder of another machine is taken for left behind
 
 _places: dict[Path, Path] = {}
-os.register_at_fork(after_in_child=_places.clear)
+_guard = threading.Lock()
+
+
+def _begin_process() -> None:
+    global _guard  # noqa: PLW0603  a thread of the parent may have held it at the fork
+    _guard = threading.Lock()
+    _places.clear()
+
+
+os.register_at_fork(after_in_child=_begin_process)
 
 
 def place(root: Path, *, make: bool = False) -> Path:
@@ -32,16 +42,19 @@ def place(root: Path, *, make: bool = False) -> Path:
     `make`: whether a missing cache is made, which is when a private folder is; else nothing is written.
     """
     found = _places.get(root)
-    if found is None:
-        if make:
-            with suppress(OSError):
-                root.mkdir(parents=True, exist_ok=True)
-                (root / "lock").touch()
-        locks = _has_locks(root)
-        if locks is None or not (locks or make):
-            return root
-        found = _places[root] = root if locks else _begin(root)
-    return found
+    if found is not None:
+        return found
+    if make:
+        with suppress(OSError):
+            root.mkdir(parents=True, exist_ok=True)
+            (root / "lock").touch()
+    locks = _has_locks(root)
+    if locks is None or not (locks or make):
+        return root
+    with _guard:
+        if root not in _places:
+            _places[root] = root if locks else _begin(root)
+        return _places[root]
 
 
 def _has_locks(root: Path) -> bool | None:
