@@ -20,7 +20,8 @@ class EndlessOrder:
 
     def __init__(self, seed: int, epoch: tuple[int, ...], n: int) -> None:
         self._seed, self._epoch, self._n = seed, epoch, n
-        self._span = max(n, _BLOCK)  # so many positions are sorted at a time
+        # So many positions are sorted at a time, with 2n more: few more than are needed, and never very many.
+        self._span = max(_BLOCK, min(4 * n, max(n, 1 << 16)))
         self._spans: dict[int, list[int]] = {}
 
     def places(self, start: int, stop: int) -> list[int]:

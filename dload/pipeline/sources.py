@@ -14,6 +14,14 @@ from dload.pipeline.running import Cursor, Epoch, Need, Run
 from dload.randomness import hash64
 
 _UNIT = 2.0**-53
+_WORD = (1 << 64) - 1
+
+
+def numbered(places: Sequence[int], *parts: object) -> list[int]:
+    """64-bit names of the elements of one source and epoch: as far apart as those of others, and one apart from each
+    other, which the generators and hashes that are made from them don't mind."""
+    base = hash64(*parts)
+    return [(base + place) & _WORD for place in places]
 
 
 class Samples(Node):
@@ -51,8 +59,7 @@ class Samples(Node):
         return run.rows.read(self, places)
 
     def identities(self, run: Run, epoch: Epoch, places: Sequence[int]) -> list[int]:
-        version = self.manifest.version
-        return [hash64(version, place, epoch) for place in places]
+        return numbered(places, self.manifest.version, epoch)
 
     def units(self) -> list[int]:
         return [count for count in self.manifest.shards.counts if count]
@@ -91,7 +98,7 @@ class Sequenced(Node):
         return [items[place] for place in places]
 
     def identities(self, run: Run, epoch: Epoch, places: Sequence[int]) -> list[int]:
-        return [hash64("sequence", place, epoch) for place in places]
+        return numbered(places, "sequence", epoch)
 
     def units(self) -> list[int]:
         return pieces(len(self.items))
@@ -119,7 +126,7 @@ class RandomStream(Node):
         return [(hash64(seed, epoch, place) & (1 << 53) - 1) * _UNIT for place in places]
 
     def identities(self, run: Run, epoch: Epoch, places: Sequence[int]) -> list[int]:
-        return [hash64("random", place, epoch) for place in places]
+        return numbered(places, "random", epoch)
 
     def demand(self, run: Run, epoch: Epoch, start: int, stop: int) -> Iterator[Need]:
         return iter(())

@@ -66,7 +66,7 @@ class CheckingFeed:
     def __init__(self, rows: MemoryRows, demand: Iterator[Need]) -> None:
         self._rows, self._demand = rows, demand
         self._needs: list[Need] = []
-        self._place = 0
+        self.place = 0
 
     def holds(self, source: Samples, shard: int) -> bool:
         """Whether the shard is among what the cursor needs now, as far as that was looked at."""
@@ -78,11 +78,11 @@ class CheckingFeed:
         if need is None:
             return False
         self._needs.append(need)
-        return need.first < max(self._place, self._needs[0].first) + places
+        return need.first < max(self.place, self._needs[0].first) + places
 
     def advance(self, place: int) -> None:
-        assert place >= self._place
-        self._place = place
+        assert place >= self.place
+        self.place = place
         self._needs = [need for need in self._needs if need.last > place]
 
     def close(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Any
@@ -129,6 +130,21 @@ def test_elements_before_a_bad_one_come_first_and_it_may_be_asked_again() -> Non
     assert list(cursor) == list(range(51, 100))
 
 
+def test_a_chunk_that_fails_is_fetched_one_by_one_and_no_element_thrice() -> None:
+    calls: Counter[int] = Counter()
+
+    def counted(item: int) -> int:
+        calls[item] += 1
+        return 1 // (item != 400)
+
+    cursor = opened(Map(Sequenced(range(1000)), counted))
+    with pytest.raises(ZeroDivisionError):
+        while True:
+            next(cursor)
+    assert cursor.get_state() == 400
+    assert max(calls[item] for item in range(400)) == 2
+
+
 def collected(cursor: Iterator[Any]) -> tuple[list[Any], int]:
     """All elements, and how many errors came between."""
     found, errors = [], 0
@@ -236,6 +252,28 @@ def test_what_was_given_up_lets_go_of_its_shards() -> None:
         del items
         gc.collect()
         assert not rows.feeds
+
+
+def test_shards_are_done_with_as_soon_as_their_elements_are_fetched() -> None:
+    node = made_source([5, 5, 5], "a", LARGE)
+    run, rows = make_run(node)
+    cursor = top_cursor(node, run, (0,))
+    cursor.reset(None)
+    for place in range(1, 16):
+        next(cursor)
+        assert rows.feeds[0].place == place
+
+
+def test_what_goes_through_a_function_may_begin_again_in_the_middle() -> None:
+    node = Through(Filter(made_source([5, 5, 5], "a", LARGE), bool), lambda items: (item for item in items))
+    run, rows = make_run(node)
+    cursor = top_cursor(node, run, (0,))
+    for _ in range(3):
+        cursor.reset(None)
+        assert len(list(islice(cursor, 7))) == 7
+        assert len(rows.feeds) == 1
+    cursor.reset(None)
+    assert len(list(cursor)) == 15
 
 
 def test_a_part_that_has_ended_asks_for_nothing() -> None:
@@ -379,6 +417,8 @@ def test_a_state_is_a_copy_and_comes_back_as_it_was() -> None:
         found.append(item)
         states.append(cursor.get_state())
     assert found == [list(range(count + 1)) for count in range(6)]
+    node = Map(Scan(Sequenced(range(6)), appended, []), list)
+    assert elements(node) == elements(node, 1) == found
     for step, state in enumerate(states):
         assert list(opened(Map(Scan(Sequenced(range(6)), appended, []), list), state)) == found[step:]
     for value in (None, True, 1, 1.5, "a", [1, (2, [])], {"tuple": [1], "dict": {"a": ((), {})}}, {}, ()):

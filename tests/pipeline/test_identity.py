@@ -129,6 +129,17 @@ def test_maybe_chooses_by_what_an_element_is() -> None:
     assert given == [item for item in elements(Maybe(wide, lambda _: None, 0.5, 1)) if item]
 
 
+def test_the_draws_of_neighbours_have_nothing_in_common() -> None:
+    draws = [item[1] for item in elements(dice(made_source([4000])))]
+    mean = sum(draws) / 4000
+    assert abs(mean - 0.5) < 0.03
+    for lag in (1, 2, 64):
+        together = sum((a - mean) * (b - mean) for a, b in zip(draws, draws[lag:], strict=False)) / 4000
+        assert abs(together * 12) < 0.06
+    counts = [sum(low <= draw < low + 0.1 for draw in draws) for low in (0, 0.1, 0.5, 0.9)]
+    assert all(abs(count - 400) < 80 for count in counts)
+
+
 def test_paths_name_each_node_once() -> None:
     shared = dice(source())
     top = Zip(Take(shared, 3), Map(shared, lambda item, _: item, rng=True), dice(source("other")))

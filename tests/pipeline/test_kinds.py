@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import statistics
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Any
@@ -20,7 +21,9 @@ from dload.pipeline.elementwise import (
     StarMap,
     Tap,
 )
+from dload.pipeline.endless import EndlessOrder
 from dload.pipeline.group import Expand, Filter, Scan, Through, Windows, unbatch
+from dload.pipeline.mix import Mix
 from dload.pipeline.node import HOLE, Node
 from dload.pipeline.reorder import Repeat, Shuffle, Skip, Take
 from dload.pipeline.sources import Factory, RandomStream, Sequenced
@@ -198,7 +201,7 @@ STREAM_ONLY: dict[str, tuple[Callable[[], Node], int]] = {
     "scan": (lambda: Scan(source(), folded, (0, [])), 0),
     "scan over holes": (lambda: Scan(FilterHoles(source(), third), folded, (0, [])), 0),
     "scan of filter of windows": (lambda: Windows(Scan(Filter(source(), third), folded, (0, [])), 3, 1), 12),
-    "select": (lambda: Select(Sequenced([0, 1, 1, 0, 2] * 9), source(), source("other"), Repeat(source("third"))), 0),
+    "select": (lambda: Select(Sequenced([0, 1, 1, 0, 2] * 12), source(), source("other"), Repeat(source("third"))), 0),
     "select over holes": (lambda: Select(FilterHoles(Sequenced([0, 1] * 9), bool), source(), source("other")), 0),
     "choice": (lambda: choice([source(), source("other")], 0.3, 5), 0),
     "choice by weights": (lambda: choice([source(), source("other"), source("third")], [1, 0, 2]), 0),
@@ -313,6 +316,31 @@ def test_passes_overlap_within_n_in_a_shuffle_without_end() -> None:
     assert shuffled[:TOTAL] != shuffled[TOTAL : 2 * TOTAL]
     far = Take(Skip(Shuffle(Repeat(Sequenced(range(7))), 2000), 10**12), 2000)
     assert set(elements(far)) == set(range(7))
+
+
+def test_an_order_without_end_is_that_of_the_keys() -> None:
+    order = EndlessOrder(3, (1,), 1500)
+    whole = order.places(0, 15000)
+    assert len(set(whole)) == 15000
+    assert set(range(13500)) <= set(whole)
+    assert max(abs(place - at) for at, place in enumerate(whole)) <= 1500
+    assert statistics.pstdev(place - at for at, place in enumerate(whole)) > 400
+    fresh = EndlessOrder(3, (1,), 1500)
+    for start, stop in ((14000, 14010), (5400, 7100), (0, 1), (5, 5)):
+        assert fresh.places(start, stop) == whole[start:stop]
+    assert fresh.at([14999, 0, 6500]) == [whole[14999], whole[0], whole[6500]]
+    assert EndlessOrder(3, (2,), 1500).places(0, 9) != whole[:9] != EndlessOrder(4, (1,), 1500).places(0, 9)
+
+
+def test_the_demand_of_a_pass_is_that_passs_own() -> None:
+    def many() -> Node:
+        return Shuffle(made_source([2] * 60), 2, 1)
+
+    places_hold(lambda: Repeat(many()), most=300)
+    places_hold(lambda: Mix([many(), made_source([2] * 150, "other")], until="cycle"), most=300)
+    node = Repeat(many())
+    run, _ = make_run(node)
+    assert len(list(node.demand(run, (0,), 120, 130))) < 30
 
 
 # ---------------------------------------------------------------- cases

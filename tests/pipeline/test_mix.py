@@ -94,6 +94,7 @@ def test_weights_from_a_pipeline() -> None:
     assert not make().indexed
     assert [names(found)[i][0] for i in range(0, 60, 3)] == ["a"] * 20
     assert [names(found)[i][0] for i in range(1, 60, 3)] == ["b"] * 20
+    restores_everywhere(lambda: Mix(three(), Repeat(Sequenced([[1, 0, 0], [0, 1, 0]]))), again=0)
     ending = Mix(three(), Sequenced([[1, 1, 1]] * 4))
     assert len(elements(ending)) == 4
     with pytest.raises(ConfigError, match="3 pipelines was given"):
