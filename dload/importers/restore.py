@@ -185,7 +185,8 @@ def _write_whole(folder: int, name: str, value: bytes) -> None:
             os.close(descriptor)
         os.rename(PARTIAL, name, src_dir_fd=folder, dst_dir_fd=folder)
     except BaseException:
-        os.unlink(PARTIAL, dir_fd=folder)
+        with suppress(FileNotFoundError):  # a Ctrl-C may come just behind the rename
+            os.unlink(PARTIAL, dir_fd=folder)
         raise
 
 

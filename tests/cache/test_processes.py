@@ -260,7 +260,8 @@ def test_a_fork_neither_drops_nor_keeps_its_parents_pin(root: Path, source: Logg
     assert cache.evict(digest)
 
 
-def _waits(event: multiprocessing.synchronize.Event) -> None:
+def _waits(begun: multiprocessing.synchronize.Event, event: multiprocessing.synchronize.Event) -> None:
+    begun.set()
     event.wait()
 
 
@@ -268,12 +269,13 @@ def test_a_living_child_does_not_keep_what_its_parent_releases(root: Path, sourc
     digest = source.make(1, SIZE)
     cache = ShardCache(root)
     context = multiprocessing.get_context("fork")
-    event = context.Event()
+    begun, event = context.Event(), context.Event()
     pin = cache.ensure(digest, SIZE, source.opener(digest))
     with locked(root / "lock"):  # a lock that is held at the moment of the fork doesn't stay with the child either
-        child = context.Process(target=_waits, args=(event,))
+        child = context.Process(target=_waits, args=(begun, event))
         child.start()
     try:
+        begun.wait()  # from then on the child has let go
         pin.release()
         assert cache.evict(digest)
     finally:
