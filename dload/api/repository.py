@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from dload.api.dataset import Dataset
 from dload.cache import Budget, ShardCache
 from dload.config import Config
 from dload.errors import ConfigError, NotFoundError
-from dload.manifest import Manifest, SampleDiff
+from dload.manifest import Manifest, SampleDiff, is_name
 from dload.repo import compare, copying, gc, keys, removal
 from dload.repo.commit import CommitOptions, Outcome, append, commit
 from dload.repo.history import DatasetInfo, History, Removal
@@ -22,6 +22,8 @@ from dload.repo.lockfile import find_lock, read_pins, write_pin
 from dload.repo.memo import FileMemo
 from dload.repo.packing import Item, ShardDone
 from dload.repo.refs import Record
+from dload.repo.repair import Repair, Source, StoreSource
+from dload.repo.verify import VerifyReport, verify
 from dload.run import ShardFetched, fetch_shards
 from dload.sizes import format_size, parse_duration
 from dload.store import open_store
@@ -321,8 +323,72 @@ class Repository:
         seconds = parse_duration(grace) if isinstance(grace, str) else float(grace)
         return gc.gc(self._history, grace=seconds, dry_run=dry_run, tell=progress)
 
+    def verify(
+        self,
+        name: str | None = None,
+        version: str | None = None,
+        *,
+        pinned: bool = False,
+        read_data: bool = False,
+        subset: float = 1.0,
+        repair: bool = False,
+        source: Repository | None = None,
+        progress: Progress | None = None,
+    ) -> VerifyReport:
+        """Look whether the store holds what it should: of one version, of all versions of a data set (None), of what
+        dload.lock pins (`pinned`), or of everything (no name).
+
+        Cheap: reads refs, log and manifests, and lists the shards. With `read_data` it reads a share `subset` (0 to 1)
+        of the shards, drawn by chance, and checks every byte and that keys are unique. `repair` writes again what is
+        missing or damaged, from the cache or from `source`; for what can't be mended the report names the samples.
+        Raises NotFoundError. What is wrong is in the report: `.sound`, `.faults`.
+        """
+        sources: list[Source] = [_CacheSource(self.cache)]
+        if source is not None:
+            sources.append(StoreSource(source.store))
+        return verify(
+            self._history,
+            self._to_verify(name, version, pinned),
+            read_data=read_data,
+            subset=subset,
+            repair=Repair(self._history, sources) if repair else None,
+            tell=progress,
+        )
+
+    def _to_verify(self, name: str | None, version: str | None, pinned: bool) -> dict[str, list[str] | None]:
+        if pinned:
+            return {name: [version] for name, version in self.pins().items()}
+        if name is None:
+            return dict.fromkeys(sorted(filter(is_name, self.store.list_folders(keys.DATASETS))))
+        if version is not None:
+            return {name: [self.resolve(name, version)]}
+        if not any(self.store.list(keys.dataset_prefix(keys.check_name(name)))):
+            self._history.latest(name)
+        return {name: None}
+
     def __repr__(self) -> str:
         return f"Repository({self.url}, cache {self.cache.root})"
+
+
+class _CacheSource:
+    """The local cache as a source of good bytes."""
+
+    def __init__(self, cache: ShardCache) -> None:
+        self._cache = cache
+
+    def manifest(self, name: str, version: str) -> bytes | None:
+        return self._cache.read_manifest(version)
+
+    def shard(self, digest: str) -> Iterator[bytes] | None:
+        return self._chunks(digest) if self._cache.contains(digest) else None
+
+    def _chunks(self, digest: str) -> Iterator[bytes]:
+        pin = self._cache.pin(digest)
+        if pin is None:  # evicted since
+            return
+        with pin, pin.path.open("rb") as file:
+            while chunk := file.read(1 << 20):
+                yield chunk
 
 
 def _load(where: str | Path | None, cache_dir: Path | str | None, cache_budget: int | str | None) -> Config:

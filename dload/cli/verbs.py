@@ -37,6 +37,7 @@ SECTIONS = {
     "Clean up": {
         "rm": "Remove a data set, or versions of it.",
         "undo": "Take back a removal.",
+        "verify": "Check what the store holds, and mend it.",
         "gc": "Delete the bytes that no version needs any more.",
     },
 }

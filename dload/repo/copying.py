@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable
-from hashlib import sha256
 from pathlib import Path
 
 from dload.errors import ConflictError, IntegrityError
-from dload.files.atomic import disk_full
 from dload.manifest import Manifest, ShardInfo
 from dload.repo import keys
 from dload.repo.commit import staging
@@ -16,6 +13,7 @@ from dload.repo.history import History
 from dload.repo.leases import Lease
 from dload.repo.parallel import ordered
 from dload.repo.publish import missing_shards, publish, put_once
+from dload.repo.readback import fetched
 from dload.repo.refs import OvertakenError, new_record, read_latest, require_conditions
 
 
@@ -74,18 +72,6 @@ def copy(
 
 def _transfer(source: History, target: History, shard: ShardInfo, folder: Path) -> ShardInfo:
     key = keys.shard_key(shard.digest)
-    path = folder / f"copy-{secrets.token_hex(8)}"
-    try:
-        digest = sha256()
-        with disk_full(folder, shard.size), path.open("xb") as file:
-            for chunk in source.store.stream(key):
-                digest.update(chunk)
-                file.write(chunk)
-        if digest.hexdigest() != shard.digest:
-            raise IntegrityError(
-                f"{key} in {source.store.url} is damaged: expected sha256 {shard.digest}, got {digest.hexdigest()}"
-            )
+    with fetched(shard, lambda: source.store.stream(key), folder, f"{key} in {source.store.url}") as path:
         target.store.put_file(key, path, move=True)
-    finally:
-        path.unlink(missing_ok=True)
     return shard
