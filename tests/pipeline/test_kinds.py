@@ -201,7 +201,10 @@ STREAM_ONLY: dict[str, tuple[Callable[[], Node], int]] = {
     "scan": (lambda: Scan(source(), folded, (0, [])), 0),
     "scan over holes": (lambda: Scan(FilterHoles(source(), third), folded, (0, [])), 0),
     "scan of filter of windows": (lambda: Windows(Scan(Filter(source(), third), folded, (0, [])), 3, 1), 12),
-    "select": (lambda: Select(Sequenced([0, 1, 1, 0, 2] * 12), source(), source("other"), Repeat(source("third"))), 0),
+    "select": (
+        lambda: Select(Sequenced([0, 1, 1, 0, 2] * 12), source(), Take(source("other"), 8), Repeat(source("third"))),
+        0,
+    ),
     "select over holes": (lambda: Select(FilterHoles(Sequenced([0, 1] * 9), bool), source(), source("other")), 0),
     "choice": (lambda: choice([source(), source("other")], 0.3, 5), 0),
     "choice by weights": (lambda: choice([source(), source("other"), source("third")], [1, 0, 2]), 0),
