@@ -38,7 +38,7 @@ LARGEST = 200_000
 BUDGETS = (2 * LARGEST, 5 * LARGEST, 9 * LARGEST)  # of about 13 * LARGEST in all
 PHASE = 3.0  # seconds from one budget to the next
 PATIENCE = 40.0  # seconds without any change after which a wait counts as standing still
-_SLOT = struct.Struct("<q")
+_SLOT = struct.Struct("<qq")  # of each thread: the phase that it has seen, what it has read so far
 _IDLE = -1
 
 
@@ -60,7 +60,7 @@ class Place:
         for _ in range(SHARDS):
             body = rng.randbytes(rng.randrange(LARGEST // 10, LARGEST))
             (self.folder / "bodies" / hashlib.sha256(body).hexdigest()).write_bytes(body)
-        (self.folder / "seen").write_bytes(_SLOT.pack(_IDLE) * PROCESSES * THREADS)
+        (self.folder / "seen").write_bytes(_SLOT.pack(_IDLE, 0) * PROCESSES * THREADS)
         for name in ("violations", "killed"):
             (self.folder / name).touch()
 
@@ -77,13 +77,21 @@ class Place:
         phase, budget = (self.folder / "budget").read_text().split()
         return int(phase), int(budget)
 
-    def see(self, slot: int, phase: int) -> None:
-        """Say by which phase's budget a thread works now."""
+    def see(self, slot: int, phase: int, more: int = 0) -> None:
+        """Say by which phase's budget a thread works now, and how many shards more it has read."""
         with (self.folder / "seen").open("r+b", buffering=0) as file:
-            os.pwrite(file.fileno(), _SLOT.pack(phase), slot * _SLOT.size)
+            _, reads = _SLOT.unpack(os.pread(file.fileno(), _SLOT.size, slot * _SLOT.size))
+            os.pwrite(file.fileno(), _SLOT.pack(phase, reads + more), slot * _SLOT.size)
 
     def seen(self) -> list[int]:
-        return [phase for (phase,) in _SLOT.iter_unpack((self.folder / "seen").read_bytes()) if phase != _IDLE]
+        """The phases by whose budget anyone works now."""
+        return [phase for phase, _ in self._slots() if phase != _IDLE]
+
+    def reads(self) -> int:
+        return sum(reads for _, reads in self._slots())
+
+    def _slots(self) -> Iterator[tuple[int, int]]:
+        return _SLOT.iter_unpack((self.folder / "seen").read_bytes())
 
     def will_kill(self, pid: int) -> None:
         with (self.folder / "killed").open("a") as file:
@@ -205,6 +213,7 @@ def _read_on(place: Place, slot: int, seed: int) -> None:
             most = rng.choice([1, 1, 2, 3])
             for digest in rng.choices(digests, k=rng.randrange(1, 12)):
                 reader.read(digest)
+                place.see(slot, phase, more=1)
                 time.sleep(rng.random() * 0.003)
                 reader.release(most - 1)
             _disturb(reader.cache, rng, digests)
@@ -279,21 +288,23 @@ class Watch:
 class Stress:
     """A run of so many seconds. `seed` decides what is done, not when."""
 
-    def __init__(self, folder: Path, seconds: float, seed: int = 0) -> None:
+    def __init__(self, folder: Path, seconds: float, *, processes: int = PROCESSES, seed: int = 0) -> None:
         self._place = Place(folder)
         self._seconds = seconds
+        self._processes = processes
         self._rng = random.Random(seed)
         self._workers: list[subprocess.Popen[bytes]] = []
-        self.kills = 0
+        self.summary = ""
+        self._kills = 0
 
     def run(self) -> list[str]:
-        """What went wrong; empty if nothing did."""
+        """What went wrong; empty if nothing did. `summary` then says what was done."""
         place = self._place
         place.make()
         watch = Watch(place)
         phase, end = 0, time.monotonic() + self._seconds
         place.set_budget(phase, BUDGETS[-1])
-        self._workers = [self._start(number) for number in range(PROCESSES)]
+        self._workers = [self._start(number) for number in range(self._processes)]
         next_kill = next_phase = time.monotonic() + 1
         try:
             while time.monotonic() < end and not place.violations():
@@ -312,7 +323,11 @@ class Stress:
                 worker.kill()
                 worker.wait()
         self._check_the_end()
-        print(f"{watch.looks} looks, {self.kills} kills, {phase} budgets, {watch.most} bytes at most")  # noqa: T201
+        reads = place.reads()
+        self.summary = (
+            f"{reads:,} reads, {watch.looks:,} looks at the budget, {self._kills} kills, {phase} changes of budget, "
+            f"{watch.most:,} bytes at most"
+        )
         return place.violations()
 
     def _start(self, number: int) -> subprocess.Popen[bytes]:
@@ -321,14 +336,14 @@ class Stress:
         return subprocess.Popen(command, cwd=Path(__file__).resolve().parents[2])
 
     def _kill_one(self) -> None:
-        number = self._rng.randrange(PROCESSES)
+        number = self._rng.randrange(self._processes)
         self._place.will_kill(self._workers[number].pid)
         self._workers[number].kill()
         self._workers[number].wait()
         for slot in range(number * THREADS, (number + 1) * THREADS):
             self._place.see(slot, _IDLE)
         self._workers[number] = self._start(number)
-        self.kills += 1
+        self._kills += 1
 
     def _check_the_end(self) -> None:
         place = self._place
@@ -351,6 +366,7 @@ class Stress:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=60)
+    parser.add_argument("--processes", type=int, default=PROCESSES, help=f"at most {PROCESSES}")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--worker", nargs=3, help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -358,7 +374,9 @@ def main() -> int:
         work(Place(Path(given.worker[0])), int(given.worker[1]), int(given.worker[2]))
         return 0
     with tempfile.TemporaryDirectory(prefix="dload-stress-") as folder:
-        violations = Stress(Path(folder), given.seconds, given.seed).run()
+        stress = Stress(Path(folder), given.seconds, processes=given.processes, seed=given.seed)
+        violations = stress.run()
+    print(stress.summary)  # noqa: T201
     print("\n".join(violations) or "no violation")  # noqa: T201
     return 1 if violations else 0
 

@@ -11,10 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from dload.cache import ShardCache
+from dload.cache import DatasetShare, ShardCache
 from dload.cache.inventory import scan, shard_path
 from dload.cache.pins import most_pins, own
 from dload.errors import CacheFullError, ConfigError, DiskFullError, IntegrityError, NotFoundError
+from dload.manifest import Packing, ShardInfo, ShardList, new_manifest
+from dload.testing import scans
 from dload.testing.sources import LoggedSource
 
 SIZE = 10_000
@@ -411,6 +413,95 @@ def test_a_released_time_hint_is_lost_quietly_where_it_is_refused(
     with cache.ensure(digest, SIZE, source.opener(digest), next_use=1e6):
         assert abs(path.stat().st_mtime - time.time()) < 60
     assert abs(path.stat().st_mtime - time.time()) < 60
+
+
+def test_a_smaller_budget_holds_from_the_next_use_on(root: Path, source: LoggedSource) -> None:
+    digests = [source.make(number, SIZE) for number in range(4)]
+    for digest in digests:
+        ensure(ShardCache(root), source, digest)
+    with ShardCache(root).ensure(digests[0], SIZE, source.opener(digests[0])):
+        ensure(ShardCache(root, 2 * SIZE + 100), source, digests[3])  # it is there: nothing is downloaded
+        assert counted(root) <= 2 * SIZE + 100
+        assert {name for name, _, _ in ShardCache(root).entries()} == {digests[0], digests[3]}
+    ShardCache(root, SIZE + 200).write_manifest("a" * 64, b"m")
+    assert counted(root) <= SIZE + 200
+    assert len(source.gets()) == 4
+
+
+def test_a_plan_that_starts_says_what_it_needs_when(root: Path, source: LoggedSource) -> None:
+    soon, late, unknown, missing, new = (source.make(number, SIZE) for number in range(5))
+    cache = ShardCache(root, 3 * SIZE + 100)
+    for digest in (soon, unknown, late):
+        ensure(cache, source, digest)
+    cache.expect([(soon, 5.0), (missing, 1.0), (late, 900.0), (soon, 800.0), (late, 1000.0)])
+    times = {name: mtime - time.time() for name, _, mtime in cache.entries()}
+    assert 5 < times[soon] <= 7.5 and 900 < times[late] <= 1350 and abs(times[unknown]) < 60
+    ensure(cache, source, new)
+    assert not cache.contains(late) and cache.contains(soon) and not cache.contains(missing)
+    with cache.ensure(soon, SIZE, source.opener(soon)):
+        assert abs({name: mtime for name, _, mtime in cache.entries()}[soon] - time.time()) < 5
+
+
+def test_a_release_keeps_the_nearer_stamp_of_another_job(root: Path, source: LoggedSource) -> None:
+    digest = source.make(1, SIZE)
+    cache = ShardCache(root)
+    with cache.ensure(digest, SIZE, source.opener(digest), next_use=1000.0):
+        ShardCache(root).ensure(digest, SIZE, source.opener(digest), next_use=10.0).release()
+    assert 10 < cache.entries()[0][2] - time.time() <= 15
+
+
+def test_what_there_is_of_each_data_set(root: Path, source: LoggedSource) -> None:
+    digests = [source.make(number, SIZE) for number in range(5)]
+    cache = ShardCache(root)
+    common, mine, yours, nobodys, coming = digests
+
+    def keep(name: str, shards: list[str]) -> None:
+        listed = ShardList.of([ShardInfo(digest, SIZE, 1, 10) for digest in shards])
+        manifest, data = new_manifest(name, listed, {}, Packing(), {}, None)
+        cache.write_manifest(manifest.version, data)
+
+    keep("b", [common, mine, "f" * 64])
+    keep("b", [common, mine, coming])
+    keep("a", [common, yours])
+    cache.write_manifest("e" * 64, b"no manifest")
+    for digest in (common, mine, yours, nobodys):
+        ensure(cache, source, digest)
+
+    def broken(start: int) -> Iterator[bytes]:
+        yield b"x" * (1 + start)
+        raise NotFoundError("gone")
+
+    with pytest.raises(NotFoundError):
+        cache.ensure(coming, SIZE, broken)
+    with cache.ensure(mine, SIZE, source.opener(mine)):
+        shares = cache.by_dataset()
+    assert shares == [
+        DatasetShare("a", 1, 2, 2 * SIZE, 0, 0, 0, 0),
+        DatasetShare("b", 2, 2, 2 * SIZE, 1, SIZE, 1, SIZE),
+        DatasetShare(None, 0, 1, SIZE, 0, 0, 0, 0),
+    ]
+    assert ShardCache(root / "nothing").by_dataset() == []
+
+
+def test_a_download_in_progress_is_told(root: Path, source: LoggedSource) -> None:
+    digest = source.make(1, SIZE)
+    cache = ShardCache(root)
+
+    def looked_at(start: int) -> Iterator[bytes]:
+        status = cache.status()
+        assert (status.partials, status.coming, status.partial_bytes) == (1, 1, SIZE)
+        yield source.body(digest)[start:]
+
+    cache.ensure(digest, SIZE, looked_at).release()
+    assert cache.status().coming == 0
+
+
+@pytest.mark.parametrize("shuffled", [False, True], ids=["fixed", "shuffled"])
+def test_case_c44_cyclic_scans_through_the_real_cache(root: Path, shuffled: bool) -> None:
+    epochs = scans.orders(100, 10, shuffled=shuffled)
+    best = scans.optimum(epochs, 60)
+    assert best == 460
+    assert scans.scan(ShardCache(root, 60 * 2000 + 200), epochs, 2000, informed=True) <= 1.1 * best
 
 
 # ---- disks that are full, disks that can't be written
