@@ -202,7 +202,7 @@ STREAM_ONLY: dict[str, tuple[Callable[[], Node], int]] = {
     "scan over holes": (lambda: Scan(FilterHoles(source(), third), folded, (0, [])), 0),
     "scan of filter of windows": (lambda: Windows(Scan(Filter(source(), third), folded, (0, [])), 3, 1), 12),
     "select": (
-        lambda: Select(Sequenced([0, 1, 1, 0, 2] * 12), source(), Take(source("other"), 8), Repeat(source("third"))),
+        lambda: Select(Sequenced([0, 1, 1, 0, 2] * 12), source(), Take(source("other"), 7), Repeat(source("third"))),
         0,
     ),
     "select over holes": (lambda: Select(FilterHoles(Sequenced([0, 1] * 9), bool), source(), source("other")), 0),
