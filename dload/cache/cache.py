@@ -243,6 +243,7 @@ class ShardCache:
             return room.free_disk(claim.size - os.fstat(claim.descriptor).st_size)
 
         def bad_body() -> None:
+            _log.info("%s came damaged: fetched again", name)
             self._counters.add(refetches=1)
 
         where = (str(room.root), claim.name)

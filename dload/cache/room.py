@@ -146,7 +146,7 @@ class Room:
         if lock is None:
             path.parent.mkdir(parents=True, exist_ok=True)
             lock = LockFile(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
-            try_lock(lock.descriptor)
+            wait_lock(lock.descriptor)  # for who only looks whether it is in use
         failure.forget(path)
         return Reservation(self.root, name, size, path, lock)
 

@@ -74,11 +74,18 @@ class Flip:
 
 
 @dataclass(frozen=True)
+class Slow:
+    """The reply's body comes whole, and each 64 KiB of it take that many seconds."""
+
+    seconds: float
+
+
+@dataclass(frozen=True)
 class LostReply:
     """The server does what it is asked; its reply never arrives."""
 
 
-Fault = Status | Cut | Reset | Stall | Short | Flip | LostReply
+Fault = Status | Cut | Reset | Stall | Short | Flip | Slow | LostReply
 
 
 @dataclass(frozen=True)
@@ -276,6 +283,8 @@ class _Handler(BaseHTTPRequestHandler):
             return
         rest = at
         for block in blocks:
+            if isinstance(fault, Slow):
+                self.server.proxy.closing.wait(fault.seconds)
             self.wfile.write(block[:rest])
             rest -= len(block[:rest])
             if rest == 0 and at < size:
