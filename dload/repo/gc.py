@@ -30,7 +30,7 @@ from dload.repo.refs import Record, author, read_latest, require_conditions
 from dload.store.base import ObjectInfo, Store
 
 GRACE = 7 * 86400.0  # seconds that unreachable objects and removed versions are kept
-_UNFINISHED = 86400.0  # seconds after which a write that hasn't ended was cut off, whatever the grace
+UNFINISHED = 86400.0  # seconds after which a write that hasn't ended was cut off, whatever the grace
 _JOBS = 16
 _BATCH = 1000
 
@@ -84,8 +84,13 @@ def gc(
             _execute(history, lock, grace, report, tell)
         else:
             _leases_now(history.store, drop=True)
-        report.unfinished = history.store.abort_unfinished(history.store.clock() - max(grace, _UNFINISHED))
+        report.unfinished = drop_unfinished(history.store, max(grace, UNFINISHED))
         return report
+
+
+def drop_unfinished(store: Store, age: float, *, dry_run: bool = False) -> int:
+    """Drop what writes of dload's that were cut off more than `age` seconds ago have left. Returns how many."""
+    return store.abort_unfinished(store.clock() - age, mine=keys.is_ours, dry_run=dry_run)
 
 
 # ---- what lives

@@ -9,7 +9,7 @@ message.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -142,9 +142,13 @@ class Store(Protocol):
         having tried all, naming how many weren't deleted and why."""
         ...
 
-    def abort_unfinished(self, before: float) -> int:
+    def abort_unfinished(
+        self, before: float, *, mine: Callable[[str], bool] = lambda _: True, dry_run: bool = False
+    ) -> int:
         """Drop what writes that were cut off have left (multipart uploads, temporary files) if begun before
-        that time of the store's clock. Returns how many."""
+        that time of the store's clock. Returns how many; with `dry_run` that is all.
+
+        `mine`: of keys below the store's prefix, whose uploads may be dropped; others may share the bucket."""
         ...
 
     def clock(self) -> float:

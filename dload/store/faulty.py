@@ -7,6 +7,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -115,8 +116,11 @@ class Faulty:
         wanted = [*keys]
         self._call("delete_many", wanted[0] if wanted else "", lambda: self.inner.delete_many(wanted))
 
-    def abort_unfinished(self, before: float) -> int:
-        return self._call("abort_unfinished", "", lambda: self.inner.abort_unfinished(before))
+    def abort_unfinished(
+        self, before: float, *, mine: Callable[[str], bool] = lambda _: True, dry_run: bool = False
+    ) -> int:
+        drop = partial(self.inner.abort_unfinished, before, mine=mine, dry_run=dry_run)
+        return self._call("abort_unfinished", "", drop)
 
     def clock(self) -> float:
         return self._call("clock", "", self.inner.clock)

@@ -173,7 +173,9 @@ class FolderStore:
                 remedy=first.remedy, failed=len(failed),
             )  # fmt: skip
 
-    def abort_unfinished(self, before: float) -> int:
+    def abort_unfinished(
+        self, before: float, *, mine: Callable[[str], bool] = lambda _: True, dry_run: bool = False
+    ) -> int:
         """Delete files below `<root>/tmp` that were last written before then. Returns how many."""
         dropped = 0
         with self._errors("delete", "tmp"):
@@ -181,12 +183,13 @@ class FolderStore:
                 with suppress(FileNotFoundError):
                     if path.lstat().st_mtime >= before or path == self._temporary / "lock":
                         continue
-                    if path.is_dir() and not path.is_symlink():
+                    if not path.is_dir() or path.is_symlink():
+                        dropped += 1
+                        if not dry_run:
+                            path.unlink()
+                    elif not dry_run:
                         with suppress(OSError):  # not empty
                             path.rmdir()
-                    else:
-                        path.unlink()
-                        dropped += 1
         return dropped
 
     # ---- inside

@@ -120,7 +120,9 @@ class MemoryStore:
         for key in keys:
             self.delete(key)
 
-    def abort_unfinished(self, before: float) -> int:
+    def abort_unfinished(
+        self, before: float, *, mine: Callable[[str], bool] = lambda _: True, dry_run: bool = False
+    ) -> int:
         return 0
 
     def clock(self) -> float:

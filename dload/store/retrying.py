@@ -167,8 +167,10 @@ class Retrying:
         wanted = [*keys]
         self._backoff.call(lambda: self.inner.delete_many(wanted))
 
-    def abort_unfinished(self, before: float) -> int:
-        return self._backoff.call(lambda: self.inner.abort_unfinished(before))
+    def abort_unfinished(
+        self, before: float, *, mine: Callable[[str], bool] = lambda _: True, dry_run: bool = False
+    ) -> int:
+        return self._backoff.call(lambda: self.inner.abort_unfinished(before, mine=mine, dry_run=dry_run))
 
     def clock(self) -> float:
         return self._backoff.call(self.inner.clock)

@@ -15,7 +15,7 @@ import os
 import secrets
 import threading
 import weakref
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
@@ -44,7 +44,7 @@ from dload.store.retrying import Backoff
 from dload.store.s3_errors import Refusal, Request, no_credentials, refused
 from dload.store.s3_names import check_bucket, check_endpoint, check_store_prefix, is_aws, without_userinfo
 from dload.store.s3_replies import bare, content_range, reply_time
-from dload.store.s3_upload import Upload
+from dload.store.s3_upload import Upload, uploads
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
@@ -263,16 +263,16 @@ class S3Store:
             what = f"{failed:,} objects were not deleted; the first: {worst.message}"
             raise type(worst)(what, remedy=worst.remedy, **worst.details, failed=failed)
 
-    def abort_unfinished(self, before: float) -> int:
+    def abort_unfinished(
+        self, before: float, *, mine: Callable[[str], bool] = lambda _: True, dry_run: bool = False
+    ) -> int:
         with self._errors("list the uploads of", ""):
-            paginator = self._client.get_paginator("list_multipart_uploads")
-            pages = paginator.paginate(Bucket=self._bucket, Prefix=self._prefix)
-            uploads = [found for page in pages for found in page.get("Uploads", ())]
-        old = [found for found in uploads if found["Initiated"].timestamp() < before]
-        for found in old:
-            self._upload(found["Key"]).abort(found["UploadId"])
+            old = [begun for begun in uploads(self._client, self._bucket, self._prefix, before) if mine(begun.key)]
         own = [found.key for found in self._found(_OWN) if found.modified < before]
-        self.delete_many(own)
+        if not dry_run:
+            for begun in old:
+                self._upload(self._full(begun.key)).abort(begun.upload)
+            self.delete_many(own)
         return len(old) + len(own)
 
     # ---- requests

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
@@ -24,6 +24,22 @@ _SMALL_PART = 8 << 20  # bytes
 _LARGE_PART = 64 << 20
 _PARTS = 16  # in between: enough to fill a line that gives each connection a share
 _MAX_PARTS = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """An upload that was begun and not ended: its key below the prefix, the server's name for it."""
+
+    key: str
+    upload: str
+
+
+def uploads(client: S3Client, bucket: str, prefix: str, before: float) -> Iterator[Begun]:
+    """Those that were begun before that time of the server's clock."""
+    for page in client.get_paginator("list_multipart_uploads").paginate(Bucket=bucket, Prefix=prefix):
+        for found in page.get("Uploads", ()):
+            if found["Initiated"].timestamp() < before:
+                yield Begun(found["Key"].removeprefix(prefix), found["UploadId"])
 
 
 @dataclass(frozen=True)

@@ -347,8 +347,10 @@ class Stepped:
             self.step("delete_many", key)
             self.inner.delete(key)
 
-    def abort_unfinished(self, before: float) -> int:
-        return self.inner.abort_unfinished(before)
+    def abort_unfinished(
+        self, before: float, *, mine: Callable[[str], bool] = lambda _: True, dry_run: bool = False
+    ) -> int:
+        return self.inner.abort_unfinished(before, mine=mine, dry_run=dry_run)
 
     def clock(self) -> float:
         self.step("clock", "")
