@@ -3,14 +3,12 @@
 from dload.run.fetch import ShardFetched, fetch_shards
 from dload.run.key_index import KeyIndex, key_index
 from dload.run.lookup import Lookup
-from dload.run.samples import SampleStream
-from dload.run.shard_feed import ShardFeed, open_shard
+from dload.run.open_shard import OpenShard, open_shard
 
 __all__ = [
     "KeyIndex",
     "Lookup",
-    "SampleStream",
-    "ShardFeed",
+    "OpenShard",
     "ShardFetched",
     "fetch_shards",
     "key_index",

@@ -9,7 +9,7 @@ from dload.cache import ShardCache, most_downloads
 from dload.errors import CacheFullError, DiskFullError
 from dload.manifest import Manifest, ShardInfo
 from dload.repo.parallel import ordered
-from dload.run.shard_feed import open_shard
+from dload.run.open_shard import open_shard
 from dload.sizes import format_size
 from dload.store.base import Store
 

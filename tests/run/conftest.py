@@ -1,10 +1,15 @@
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from dload.api.pipeline import Pipeline
 from dload.cache import ShardCache
+from dload.manifest import Manifest
+from dload.pipeline.sources import Samples
 from dload.store.base import Store
 from dload.store.faulty import Faulty
 from dload.store.memory import MemoryStore
@@ -37,3 +42,18 @@ def made(store: Faulty) -> Made:
     result = Made(store)
     store.calls.clear()
     return result
+
+
+Streamed = Callable[..., Pipeline]
+
+
+@pytest.fixture
+def streamed() -> Streamed:
+    """The samples of a manifest as a pipeline; `prefetch`: shards that are held at once, the current one included."""
+
+    def make(
+        store: Store, cache: ShardCache, manifest: Manifest, prefetch: int = 4, fields: Sequence[str] | None = None
+    ) -> Pipeline:
+        return Pipeline(Samples(manifest, SimpleNamespace(store=store, cache=cache), fields, prefetch))
+
+    return make

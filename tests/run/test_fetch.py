@@ -7,7 +7,7 @@ import pytest
 from dload.cache import ShardCache
 from dload.errors import CacheFullError, NotFoundError
 from dload.repo.keys import shard_key
-from dload.run import SampleStream, fetch_shards
+from dload.run import fetch_shards
 from dload.testing.shards import manifest_of
 
 
@@ -42,8 +42,8 @@ def test_the_error_of_a_shard_comes_out(store, cache: ShardCache, made) -> None:
 
 
 @pytest.mark.parametrize("window", [1, 2, 9])
-def test_a_stream_of_samples(store, cache: ShardCache, made, window: int) -> None:
-    stream = SampleStream(store, cache, made.manifest, window, ["label"])
+def test_a_stream_of_samples(store, cache: ShardCache, made, streamed, window: int) -> None:
+    stream = streamed(store, cache, made.manifest, window, ["label"])
     assert len(stream) == 80
     for _ in range(2):
         assert list(stream) == [(key, {"label": fields["label"]}) for key, fields in made.all]

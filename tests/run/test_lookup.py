@@ -11,7 +11,7 @@ from dload.cache import ShardCache
 from dload.cache.pins import own
 from dload.errors import IntegrityError, NotFoundError
 from dload.repo.keys import shard_key
-from dload.run import Lookup, ShardFeed
+from dload.run import Lookup, fetch_shards
 from dload.testing.shards import made_samples, manifest_of, put_shard
 
 
@@ -26,8 +26,7 @@ def test_a_cold_sample_costs_its_index_once_and_its_bytes(store, cache: ShardCac
 
 
 def test_a_resident_shard_is_read_without_the_store(store, cache: ShardCache, made) -> None:
-    for _ in ShardFeed(store, cache, made.manifest.shards):
-        pass
+    fetch_shards(store, cache, made.manifest, 2, None)
     store.calls.clear()
     lookup = Lookup(store, cache, made.manifest)
     assert [lookup.by_ordinal(number) for number in range(80)] == made.all
@@ -72,8 +71,7 @@ def test_most_of_a_shard_comes_whole_through_the_cache(store, cache: ShardCache,
 
 
 def test_case_c45_damage_in_the_cache_is_found_by_the_crc(store, cache: ShardCache, made) -> None:
-    for _ in ShardFeed(store, cache, made.manifest.shards):
-        pass
+    fetch_shards(store, cache, made.manifest, 2, None)
     digest = made.shards[2].digest
     with (cache.root / "shards" / digest[:2] / digest).open("r+b") as file:
         file.seek(1500)  # sample 1 of the shard
@@ -88,8 +86,7 @@ def test_case_c45_damage_in_the_cache_is_found_by_the_crc(store, cache: ShardCac
 
 
 def test_case_c45_damage_of_a_cached_index_is_found_by_its_crc(store, cache: ShardCache, made) -> None:
-    for _ in ShardFeed(store, cache, made.manifest.shards):
-        pass
+    fetch_shards(store, cache, made.manifest, 2, None)
     digest = made.shards[2].digest
     with (cache.root / "shards" / digest[:2] / digest).open("r+b") as file:
         file.truncate(5000)

@@ -1,0 +1,315 @@
+"""Shards fetched ahead of a pipeline that reads them in order: when they come, when they go, and what goes wrong."""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import os
+import re
+import subprocess
+import sys
+import threading
+import time
+import traceback
+import tracemalloc
+from collections.abc import Callable, Iterator
+from itertools import islice
+from pathlib import Path
+
+import pytest
+
+import dload
+from dload.api.pipeline import Pipeline
+from dload.cache import ShardCache
+from dload.cache.pins import own
+from dload.errors import AccessError, InfeasiblePipelineError, IntegrityError, NotFoundError, PackFormatError
+from dload.manifest import ShardInfo
+from dload.pack import Sample
+from dload.repo.keys import shard_key
+from dload.run import open_shard
+from dload.store.faulty import Call
+from dload.store.local import FolderStore
+from dload.testing.shards import made_samples, manifest_of, put_shard
+
+
+def eventually(condition: Callable[[], bool]) -> None:
+    """Wait for what other threads are about to do; the suite's time limit ends a wait in vain."""
+    while not condition():
+        time.sleep(0.005)
+
+
+def fetch_threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name.startswith("dload-fetch")]
+
+
+def descriptors() -> int:
+    return len(list(Path("/dev/fd").iterdir()))
+
+
+def one_by_one(pipe: Pipeline, size: int) -> Pipeline:
+    """Lists of `size` samples, of which each is read only when it is asked for: they take long."""
+    return pipe.batch(size).tap(lambda _: time.sleep(0.01))
+
+
+@pytest.mark.parametrize("prefetch", [0, 1, 2, 4, 21])
+def test_every_sample_in_order_each_shard_fetched_once(store, cache: ShardCache, made, streamed, prefetch: int) -> None:
+    pipe = streamed(store, cache, made.manifest, prefetch)
+    assert len(pipe) == 80
+    assert list(pipe) == made.all
+    assert store.count() == {"stream": 8}
+    assert list(pipe) == made.all
+    assert store.count() == {"stream": 8}
+    eventually(lambda: not fetch_threads() and own() == [])
+
+
+def test_no_shards_no_threads(store, cache: ShardCache, streamed) -> None:
+    assert list(streamed(store, cache, manifest_of([]))) == []
+    assert not fetch_threads()
+
+
+def test_case_c84_samples_outlive_their_shard(store, cache: ShardCache, made, streamed) -> None:
+    pipe = streamed(store, cache, made.manifest)
+    kept = [sample for number, sample in enumerate(pipe) if number % 10 >= 2]
+    eventually(lambda: own() == [])
+    assert cache.clear() > 0
+    for number, shard in enumerate(made.shards):
+        with (cache.root / "elsewhere").open("wb") as file:
+            file.write(bytes(shard.size))
+        assert kept[number * 8 : number * 8 + 8] == made.samples[number][2:]
+
+
+def test_a_window_of_shards_is_fetched_ahead_and_no_more(store, cache: ShardCache, made, streamed) -> None:
+    with one_by_one(streamed(store, cache, made.manifest, prefetch=3), 5).iter() as halves:
+        for half in range(1, 11):
+            next(halves)
+            fetched = half // 2 + 3  # those that were read, the one that is being read or comes next, two more
+            eventually(lambda: store.count()["stream"] == fetched)  # noqa: B023
+            eventually(lambda: len(own(cache.root)) == 3)
+            time.sleep(0.02)
+            assert store.count()["stream"] == fetched
+
+
+def test_the_first_shard_does_not_wait_for_the_second(store, cache: ShardCache, made, streamed) -> None:
+    gate = threading.Event()
+    second = shard_key(made.shards[1].digest)
+
+    def plan(call: Call) -> None:
+        if call.key == second:
+            gate.wait()
+
+    store.plan = plan
+    with streamed(store, cache, made.manifest).batch(10).iter() as batches:
+        assert next(batches) == made.samples[0]
+        gate.set()
+        assert next(batches) == made.samples[1]
+
+
+@pytest.mark.parametrize("how", ["closed", "forgotten", "broken off"])
+def test_an_abandoned_iterator_lets_go(store, cache: ShardCache, made, streamed, how: str) -> None:
+    gc.collect()
+    eventually(lambda: not fetch_threads() and own() == [])  # those of the tests before this one
+    before = descriptors()
+    iterator = one_by_one(streamed(store, cache, made.manifest), 5).iter()
+    next(iterator)
+    next(iterator)
+    next(iterator)
+    eventually(lambda: len(own(cache.root)) == 4)
+    assert fetch_threads()
+    if how == "closed":
+        iterator.close()
+    elif how == "broken off":
+        with pytest.raises(ZeroDivisionError), iterator:
+            raise ZeroDivisionError
+    else:
+        del iterator
+        gc.collect()
+    eventually(lambda: not fetch_threads() and own() == [] and descriptors() == before)
+    assert cache.status().pinned == 0
+
+
+def test_an_abandoned_download_ends_and_leaves_its_part(store, cache: ShardCache, made, streamed) -> None:
+    real, slow = store.stream, shard_key(made.shards[1].digest)
+    coming = threading.Event()
+
+    def stream(key: str, start: int = 0) -> Iterator[bytes]:
+        if key != slow:
+            yield from real(key, start)
+            return
+        data = store.get(key).data[start:]
+        yield data[:5000]
+        coming.set()
+        while True:
+            time.sleep(0.001)
+            yield b""
+
+    store.stream = stream
+    two = manifest_of(made.shards[:2])
+    iterator = streamed(store, cache, two).iter()
+    next(iterator)
+    coming.wait()
+    iterator.close()
+    eventually(lambda: not fetch_threads() and own() == [])
+    assert cache.status().partials == 1
+    starts = []
+    store.stream = lambda key, start=0: starts.append(start) or real(key, start)
+    assert list(streamed(store, cache, two)) == made.all[:20]
+    assert starts == [5000]
+
+
+def test_an_error_comes_out_where_its_shard_would_have_with_its_traceback(
+    store, cache: ShardCache, made, streamed
+) -> None:
+    store.delete(shard_key(made.shards[2].digest))
+    got = []
+    with pytest.raises(NotFoundError) as caught:
+        for sample in streamed(store, cache, made.manifest):
+            got.append(sample)
+    assert got == made.all[:20]
+    assert made.shards[2].digest in str(caught.value)
+    frames = [frame.name for frame in traceback.extract_tb(caught.tb)]
+    assert "fill" in frames and "_fetch" in frames
+    eventually(lambda: not fetch_threads() and own() == [])
+
+
+def test_after_an_error_the_feed_can_be_iterated_again(store, cache: ShardCache, made, streamed) -> None:
+    denied = shard_key(made.shards[1].digest)
+    store.plan = lambda call: AccessError("expired") if call.key == denied else None
+    pipe = streamed(store, cache, made.manifest)
+    with pytest.raises(AccessError, match="expired"):
+        list(pipe)
+    store.plan = lambda _: None
+    assert list(pipe) == made.all
+
+
+@pytest.mark.parametrize("shards", [1, 2, 3])
+def test_a_small_budget_shrinks_the_window(store, tmp_path: Path, made, streamed, shards: int) -> None:
+    largest = max(shard.size for shard in made.shards)
+    cache = ShardCache(tmp_path / "cache", shards * largest + 100, patience=1e9)
+    assert list(streamed(store, cache, made.manifest, prefetch=7)) == made.all
+    assert cache.used_bytes() <= shards * largest
+    eventually(lambda: not fetch_threads() and own() == [])
+
+
+def test_case_c40_a_budget_under_one_shard_is_an_error_at_once(store, tmp_path: Path, made, streamed) -> None:
+    cache = ShardCache(tmp_path / "cache", made.shards[0].size // 10, patience=1e9)
+    first = manifest_of(made.shards[:1])
+    with pytest.raises(InfeasiblePipelineError, match="at least") as caught:
+        list(streamed(store, cache, first))
+    assert store.count() == {}
+    least = re.search(r"at least (\d+) bytes", str(caught.value))
+    assert least
+    enough = ShardCache(tmp_path / "cache", int(least[1]), patience=1e9)
+    assert list(streamed(store, enough, first)) == made.samples[0]
+
+
+def test_shards_of_very_different_sizes_in_a_tight_budget(store, tmp_path: Path, streamed) -> None:
+    samples = [made_samples(number, 1 + 30 * (number % 3 == 0)) for number in range(12)]
+    manifest = manifest_of([put_shard(store, one) for one in samples])
+    cache = ShardCache(tmp_path / "cache", max(shard.size for shard in manifest.shards) + 100, patience=1e9)
+    assert list(streamed(store, cache, manifest, prefetch=6)) == [it for one in samples for it in one]
+
+
+def test_case_c48_two_feeds_share_what_is_fetched(store, cache: ShardCache, made, streamed) -> None:
+    train = streamed(store, cache, made.manifest).batch(10).iter()
+    validation = streamed(store, ShardCache(cache.root), made.manifest).batch(10).iter()
+    for one, other, samples in zip(train, validation, made.samples, strict=True):
+        assert one == other == samples
+    assert store.count() == {"stream": 8}
+
+
+def test_the_same_shard_many_times(store, cache: ShardCache, made, streamed) -> None:
+    assert list(streamed(store, cache, manifest_of([made.shards[0]] * 5))) == made.samples[0] * 5
+    assert store.count() == {"stream": 1}
+
+
+def test_memory_stays_bounded(store, cache: ShardCache, streamed) -> None:
+    manifest = manifest_of([put_shard(store, made_samples(number, 2, size=500_000)) for number in range(20)])
+    pipe = streamed(store, cache, manifest)
+    tracemalloc.start()
+    try:
+        for sample in pipe:
+            assert sample
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 12_000_000  # of 20 MB; a chunk of one shard for each thread that fetches, and one chunk of samples
+
+
+def test_damage_in_the_store_is_an_error_and_the_cache_stays_clean(store, cache: ShardCache, made, streamed) -> None:
+    key = shard_key(made.shards[1].digest)
+    data = bytearray(store.get(key).data)
+    data[100] ^= 1
+    store.put(key, bytes(data))
+    with pytest.raises(IntegrityError) as caught:
+        list(streamed(store, cache, made.manifest))
+    assert key in str(caught.value) and made.shards[1].digest in str(caught.value)
+    assert not cache.contains(made.shards[1].digest)
+
+
+def test_case_c45_damage_after_the_first_use_is_found_at_the_next(store, cache: ShardCache, made, streamed) -> None:
+    assert list(streamed(store, cache, made.manifest)) == made.all
+    with (cache.root / "shards" / made.shards[3].digest[:2] / made.shards[3].digest).open("r+b") as file:
+        file.seek(-30, os.SEEK_END)  # in the index; this process has hashed the shard already
+        file.write(b"damage")
+    assert list(streamed(store, cache, made.manifest)) == made.all
+    assert store.count() == {"stream": 9}
+
+
+def test_a_manifest_that_counts_other_samples(store, cache: ShardCache, made) -> None:
+    shard = made.shards[0]
+    lying = ShardInfo(shard.digest, shard.size, shard.num_samples + 1, shard.index_size)
+    with pytest.raises(PackFormatError, match="has 10 samples, its manifest says 11"):
+        open_shard(store, cache, lying)
+    assert own(cache.root) == []
+
+
+def _child(batches: Iterator[list[Sample]], before: list[Sample], queue: multiprocessing.Queue) -> None:
+    queue.put(before + [sample for batch in batches for sample in batch])
+
+
+@pytest.mark.parametrize("moment", range(5))
+def test_an_iterator_goes_on_in_a_forked_child_and_in_its_parent(tmp_path: Path, streamed, moment: int) -> None:
+    store, cache = FolderStore(tmp_path / "store"), ShardCache(tmp_path / "cache")
+    samples = [made_samples(number, 10) for number in range(8)]
+    manifest = manifest_of([put_shard(store, one) for one in samples])
+    context = multiprocessing.get_context("fork")
+    queue = context.Queue()
+    halves = one_by_one(streamed(store, cache, manifest), 5).iter()
+    first = [sample for half in islice(halves, 3) for sample in half]
+    time.sleep(0.001 * moment)  # the threads are at any point of their work
+    child = context.Process(target=_child, args=(halves, first, queue))
+    child.start()
+    everything = [sample for one in samples for sample in one]
+    assert queue.get() == everything
+    child.join()
+    assert child.exitcode == 0
+    assert cache.status().pinned >= 1
+    assert first + [sample for half in halves for sample in half] == everything
+
+
+def test_case_c83_few_files_may_be_open(tmp_path: Path) -> None:
+    code = """
+import resource, sys
+from pathlib import Path
+from types import SimpleNamespace
+from dload.api.pipeline import Pipeline
+from dload.cache import ShardCache
+from dload.pipeline.sources import Samples
+from dload.run import fetch_shards
+from dload.store.memory import MemoryStore
+from dload.testing.shards import made_samples, manifest_of, put_shard
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+store = MemoryStore()
+manifest = manifest_of([put_shard(store, made_samples(number, 2)) for number in range(100)])
+streamed, fetched, shuffled = (ShardCache(Path(folder)) for folder in sys.argv[1:])
+print(len(list(Pipeline(Samples(manifest, SimpleNamespace(store=store, cache=streamed), None, 65)))))
+fetch_shards(store, fetched, manifest, 64, None)
+print(len(fetched.entries()))
+whole = Pipeline(Samples(manifest, SimpleNamespace(store=store, cache=shuffled))).shuffle(full=True, seed=1)
+print(len(list(whole)))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code, tmp_path / "streamed", tmp_path / "fetched", tmp_path / "shuffled"],
+        cwd=Path(dload.__file__).parent.parent, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.stdout.split(), done.stderr) == (["200", "100", "200"], "")
