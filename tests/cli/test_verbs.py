@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -308,7 +309,8 @@ def test_status_and_doctor(cli: Cli) -> None:
     doctor = cli.ok("doctor")
     assert "conditional writes are honoured" in doctor.out and "all is well" in doctor.err
     facts = cli.ok("doctor", "--json").json()
-    assert {finding["what"] for finding in facts["findings"]} == {"store", "clock", "writing", "cache", "lock file"}
+    looked = {finding["what"] for finding in facts["findings"]}
+    assert looked == {"store", "clock", "writing", "left-overs", "cache", "lock file"}
     assert facts["settings"]["store"] == {"value": str(cli.store), "from": "environment DLOAD_STORE"}
     assert not [path for path in cli.store.rglob("*") if "probe" in path.name], "nothing is left in the store"
 
@@ -333,3 +335,19 @@ def test_demo_in_a_chosen_folder(cli: Cli) -> None:
     assert "is not empty" in cli.fails(2, "demo", "--dir", "full")
     cli.ok("demo", "--dir", "here")
     assert (cli.cwd / "here" / "dload.lock").exists()
+
+
+def test_doctor_finds_what_was_left(cli: Cli) -> None:
+    cli.commit({"a.txt": "hello"})
+    assert "left-overs: none" in cli.ok("doctor", "--deep").out
+    lease = cli.store / "leases" / ("ab" * 16) / "lease"
+    lease.parent.mkdir(parents=True)
+    lease.write_text('{"dataset": "birds", "parent": null, "ttl": 3600}')
+    os.utime(lease, (1, 1))
+    (cli.store / "notes").mkdir()
+    (cli.store / "notes" / "mine.txt").write_text("x")
+    out = cli.ok("doctor", "--deep").out
+    assert "1 lease of writers that were killed" in out
+    assert "left alone: notes/mine.txt" in out
+    cli.ok("gc", "--yes")
+    assert "left-overs: none" in cli.ok("doctor").out

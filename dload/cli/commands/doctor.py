@@ -9,9 +9,12 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Literal
+
+import click
 
 from dload.cli.commands.config import effective
 from dload.cli.output import clean, count, duration, pairs
@@ -36,8 +39,9 @@ class Finding:
 
 
 @verb("doctor")
-def command(session: Session) -> int:
-    """Check that dload can work here: settings, store, credentials, permissions, clock, cache, disk.
+@click.option("--deep", is_flag=True, help="List the whole store, for what is foreign or of no use.")
+def command(session: Session, deep: bool) -> int:
+    """Check that dload can work here: settings, store, credentials, permissions, clock, cache, disk, left-overs.
 
     Writes and deletes a small object in the store, to see what it allows. Shows no secrets. Exits with the code of the
     first problem.
@@ -50,6 +54,7 @@ def command(session: Session) -> int:
     findings = _guarded(_store, session)
     if findings[-1].state == "ok":
         findings += [*_guarded(_clock, session), *_guarded(_writing, session)]
+        findings += _guarded(partial(_left_overs, deep=deep), session, "left-overs")
     findings += [*_guarded(_cache, session), *_guarded(_lock_file, session)]
     facts = {
         "versions": dict(versions),
@@ -83,9 +88,9 @@ def _line(finding: Finding) -> str:
     return f"{mark} {finding.what}: {clean(finding.found)}{remedy}"
 
 
-def _guarded(check: Callable[[Session], Iterator[Finding]], session: Session) -> list[Finding]:
+def _guarded(check: Callable[[Session], Iterator[Finding]], session: Session, name: str | None = None) -> list[Finding]:
     """What a check finds; what it runs into is a problem, too."""
-    what = check.__name__.strip("_").replace("_", " ")
+    what = name or check.__name__.strip("_").replace("_", " ")
     try:
         return list(check(session))
     except DloadError as error:
@@ -124,6 +129,38 @@ def _writing(session: Session) -> Iterator[Finding]:
     else:
         found = "the store ignores conditional writes: two writers could overwrite each other"
         yield Finding("writing", "warning", found, "let one writer alone commit, with --unsafe-single-writer")
+
+
+def _left_overs(session: Session, deep: bool) -> Iterator[Finding]:
+    from dload.repo.leftovers import leftovers
+
+    what = "left-overs"
+    try:
+        found = leftovers(session.repo.store, deep=deep)
+    except AccessError as error:
+        yield Finding(what, "warning", f"this key may not look for them: {error.message}", error.remedy)
+        return
+    left = []
+    if found.gc == "cut off":
+        left.append("a gc that was cut off")
+    if found.dead_leases:
+        left.append(f"{count(found.dead_leases, 'lease')} of writers that were killed")
+    if found.uploads:
+        left.append(f"{count(found.uploads, 'write')} that never ended")
+    at_work = [f"{count(found.writers, 'writer')} at work"] if found.writers else []
+    at_work += ["a gc at work"] if found.gc == "at work" else []
+    if left:
+        yield Finding(what, "warning", ", ".join(left + at_work), "they go with the next: dload gc")
+    else:
+        yield Finding(what, "ok", ", ".join(["none", *at_work]))
+    if found.garbage is not None and found.garbage[0]:
+        number, size = found.garbage
+        unused = f"{count(number, 'object')} of {format_size(size)} that no version needs"
+        yield Finding("garbage", "ok", unused, "see: dload gc --dry-run")
+    if found.foreign_count:
+        more = found.foreign_count - len(found.foreign)
+        named = ", ".join(found.foreign) + (f" and {more:,} more" if more else "")
+        yield Finding("foreign", "warning", f"not dload's, and left alone: {named}", "a prefix of its own is tidier")
 
 
 def _cache(session: Session) -> Iterator[Finding]:
