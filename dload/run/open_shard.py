@@ -16,11 +16,11 @@ from dload.repo.parallel import ordered
 from dload.store.base import Store
 
 # A shard that someone stands still without comes over several connections, since a distant store gives each only so
-# much: at 90 MB/s a connection, 64 MiB take 0.75 s over one and 0.2 s over these (benchmarks/cold.py). Not a small one,
+# much: at 90 MB/s a connection, 64 MiB take 0.75 s over one and 0.15 s over these (benchmarks/cold.py). Not a small one,
 # which is there soon enough, and none that is fetched ahead, for which it is one request a shard.
 SPLIT_FROM = 16 << 20
 _PIECE = 4 << 20
-_CONNECTIONS = 6
+_CONNECTIONS = 8
 
 
 class OpenShard(NamedTuple):

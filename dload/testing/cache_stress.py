@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dload.cache import Pin, ShardCache
-from dload.cache.pins import in_use
+from dload.cache.pins import holders, in_use
 from dload.errors import CacheFullError, IntegrityError, UnavailableError
 from dload.files.atomic import write_atomic
 from dload.files.locks import LockFile, locked, try_lock, wait_lock
@@ -97,8 +97,9 @@ class Place:
         with (self.folder / "killed").open("a") as file:
             file.write(f"{pid}\n")
 
-    def was_killed(self, pid: int) -> bool:
-        return str(pid) in (self.folder / "killed").read_text().split()
+    def was_killed(self, who: str) -> bool:
+        """`who` begins with a process id."""
+        return who.split(maxsplit=1)[0] in (self.folder / "killed").read_text().split()
 
     def violated(self, what: str) -> None:
         with (self.folder / "violations").open("a") as file:
@@ -174,10 +175,10 @@ class Source:
         path = self._place.folder / "busy" / self._digest
         with LockFile(path, os.O_RDWR | os.O_CREAT) as busy:
             if not try_lock(busy.descriptor):
-                if not self._place.was_killed(int(path.read_text() or "0")):
-                    self._place.violated(f"{self._digest} is downloaded by two at a time")
-                wait_lock(busy.descriptor)  # a killed process gives up its locks one by one
-            path.write_text(str(os.getpid()))
+                others = [who for who in holders([path]) if not self._place.was_killed(who)]
+                if others:  # a killed process gives up its locks one by one
+                    self._place.violated(f"{self._digest} is downloaded by {others} and {os.getpid()} at a time")
+                wait_lock(busy.descriptor)
             body = self._place.body(self._digest)[start:]
             fate = self._rng.random()
             if fate < 0.03:

@@ -119,7 +119,8 @@ class _Line:
         assert self.sink is not None
         if self.back is not None and self.back.ended:
             for transport in filter(None, (self.sink, self.source)):
-                transport.close()
+                if not transport.is_closing():
+                    transport.close()
         elif self.sink.can_write_eof():
             self.sink.write_eof()
 
@@ -144,7 +145,7 @@ class _End(asyncio.Protocol):
         return True  # the other direction may have more to say
 
     def connection_lost(self, error: Exception | None) -> None:
-        if self._heard.sink is not None:
+        if self._heard.sink is not None and not self._heard.sink.is_closing():
             self._heard.sink.close()
 
     def pause_writing(self) -> None:
