@@ -8,47 +8,57 @@ import time
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import islice, zip_longest
-from typing import Any, Protocol
+from typing import Any
 
-from dload.cache import Seat, ShardCache
-from dload.errors import CacheFullError
+from dload.cache import Seat
+from dload.errors import CacheFullError, DiskFullError
 from dload.manifest import ShardInfo
 from dload.pack import ShardReader
 from dload.pipeline.node import Need
 from dload.pipeline.sources import Samples
+from dload.run.demand import Demand, Key, Origin, Outlook, Pace, key_of, shard_of
 from dload.run.open_shard import OpenShard, open_shard
-from dload.store.base import Store
 
 _JOBS = 8  # shards that are fetched side by side at most
-
-Key = tuple[int, str]  # id of the origin, digest
-
-
-class Origin(Protocol):
-    """Where a source is read from."""
-
-    store: Store
-    cache: ShardCache
+_PATIENCE = 60.0  # seconds in which other readers of this process may keep what they hold
+_LOOK = 0.02  # seconds until it is looked again whether they do
 
 
 class _GivenUpError(Exception):
-    """Ends a download whose shard isn't wanted now."""
+    """Ends a fetch whose shard isn't wanted now."""
 
 
 class _Entry:
-    """One shard in the window. `result` is None while it isn't there; `parked`: there was no room for it, or others
-    needed its room, and it isn't tried again before the consumer has moved on or asks for it."""
+    """One shard in the window. `result` is None while it isn't there.
 
-    __slots__ = ("busy", "info", "origin", "parked", "result")
+    `parked`: there was no room for it, or others needed its room; it isn't tried again before the consumer has moved on
+    or asks for it. `failed`: fetching it ahead has failed; it isn't tried again before the consumer asks for it.
+    """
 
-    def __init__(self, origin: Origin, info: ShardInfo) -> None:
+    __slots__ = ("blocked", "busy", "failed", "info", "key", "origin", "parked", "result", "seat")
+
+    def __init__(self, key: Key, origin: Origin, info: ShardInfo, seat: Seat) -> None:
+        self.key = key
         self.origin = origin
         self.info = info
+        self.seat = seat
         self.busy = False
         self.parked = False
+        self.failed = False
+        self.blocked: tuple[int, float] | None = None  # bytes that other readers hold, since when
         self.result: OpenShard | BaseException | None = None
+
+    @property
+    def to_fetch(self) -> bool:
+        return self.result is None and not (self.busy or self.parked or self.failed)
+
+    def dispose(self, next_use: float | None = None) -> None:
+        if isinstance(self.result, OpenShard):
+            self.result.close(next_use)
+        self.result = None
 
 
 class ShardWindow:
@@ -58,49 +68,68 @@ class ShardWindow:
     each cursor's next ones, fetched on threads. Rows are copies, so between two reads everything may go: where a cache
     has no room, or other readers need it, less is held, down to the one shard that is being read. Only a shard that
     doesn't fit alone is an error. An error of a fetch is raised where the shard's rows are read. Closing it lets go of
-    threads, pins and files.
+    threads, pins and files; following a cursor opens it again.
     """
 
     def __init__(self, ahead: int) -> None:
-        self._asked = self._ahead = ahead
+        self._asked = ahead
+        self._feeds: list[_Feed] = []
+        self._closed = False
+        self._begin()
+
+    def _begin(self) -> None:
+        """Nothing is there: at first, and in a forked child, whose parent has kept the threads, pins and files."""
         self._process = os.getpid()
         self._changed = threading.Condition()
-        self._feeds: list[_Feed] = []
+        self._ahead = self._asked
         self._entries: dict[Key, _Entry] = {}
+        self._held: dict[Key, Need] = {}  # what is to be there
+        self._queue: deque[Key] = deque()  # what of it may not be there yet, in the order in which it is needed
+        self._hints: deque[Callable[[], None]] = deque()
         self._seats: dict[int, Seat] = {}  # by id of the cache
-        self._needed: set[Key] = set()  # by the read under way
+        self._needed: dict[Key, _Entry] = {}  # by the read under way, still
         self._waited_for: Key | None = None
         self._reading: Key | None = None
+        self._making_way = False  # for the one that is waited for: nothing else is fetched
         self._most = _JOBS
         self._threads = 0
         self._idle = 0
-        self._closed = False
         self._failure: BaseException | None = None
+
+    def _here(self) -> threading.Condition:
+        """The condition. In a forked child another one: a thread of the parent may have held this at the fork."""
+        if self._process != os.getpid():
+            self._begin()
+            with self._changed:
+                self._replan()
+        return self._changed
 
     # ---- called by the pipeline
     def follow(self, demand: Iterator[Need], later: Callable[[int], Iterator[Need]] | None = None) -> _Feed:
         """Fetch ahead what a cursor will need. `later(0)` gives the same demand again and `later(1)` that of the pass
         after this one, where they are known: from them the cache is told when shards will be needed."""
-        self._check_process()
-        feed = _Feed(self, demand, later)
-        with self._changed:
+        feed = _Feed(self, Demand(demand), None if later is None else Outlook(later))
+        with self._here():
+            feed.demand.look(self._ahead)
+            self._closed = False
             self._feeds.append(feed)
-            self._start_threads()
-            self._changed.notify_all()
+            self._replan()
         return feed
 
     def read(self, source: Samples, ordinals: Sequence[int]) -> list[Any]:
         """The samples with these numbers, in this order. Waits for shards that aren't there yet; raises what went wrong
         with them."""
-        self._check_process()
+        self._here()
+        if self._closed:
+            raise RuntimeError("this iterator is closed")
         try:
             if isinstance(ordinals, range) and ordinals.step == 1:
                 return self._read_run(source, ordinals)
             return self._read_scattered(source, ordinals)
         finally:
             with self._changed:
-                self._needed.clear()
-            for seat in self._seats.values():
+                self._needed = {}
+            for seat in list(self._seats.values()):
                 seat.settled()
 
     def _read_run(self, source: Samples, ordinals: range) -> list[Any]:
@@ -112,10 +141,10 @@ class ShardWindow:
             stop = min(ordinals.stop, starts[number + 1])
             parts.append((number, at - starts[number], stop - starts[number]))
             at = stop
-        self._need(source, [number for number, _, _ in parts])
+        entries = self._need(source, [number for number, _, _ in parts])
         found: list[Any] = []
-        for number, first, last in parts:
-            found += self._copied(source, number, partial(_between, source.fields, first, last))
+        for entry, (_, first, last) in zip(entries, parts, strict=True):
+            found += self._copied(entry, partial(_between, source.fields, first, last))
         return found
 
     def _read_scattered(self, source: Samples, ordinals: Sequence[int]) -> list[Any]:
@@ -130,11 +159,11 @@ class ShardWindow:
             high = bisect_right(in_order, starts[number + 1] - 1, low)
             parts.append((number, low, high))
             low = high
-        self._need(source, [number for number, _, _ in parts])
+        entries = self._need(source, [number for number, _, _ in parts])
         result: list[Any] = [None] * len(order)
-        for number, low, high in parts:
+        for entry, (number, low, high) in zip(entries, parts, strict=True):
             rows = [place - starts[number] for place in in_order[low:high]]
-            samples = self._copied(source, number, partial(_some, source.fields, rows))
+            samples = self._copied(entry, partial(_some, source.fields, rows))
             for place, sample in zip(order[low:high], samples, strict=True):
                 result[place] = sample
         return result
@@ -146,77 +175,100 @@ class ShardWindow:
         with self._changed:
             self._closed = True
             self._feeds.clear()
-            for entry in self._entries.values():
-                _dispose(entry)
-            self._entries.clear()
+            for key, entry in self._entries.items():
+                if key != self._reading:
+                    entry.dispose()
+            self._entries, self._held, self._needed = {}, {}, {}
+            self._queue.clear()
+            self._hints.clear()
+            seats, self._seats = self._seats, {}
             self._changed.notify_all()
-        for seat in self._seats.values():
+        for seat in seats.values():
             seat.close()
 
-    def _check_process(self) -> None:
-        if self._process != os.getpid():  # its lock may have been held at the fork: don't touch it
-            raise RuntimeError("a pipeline's iterator can't go on in a process forked from its own: iterate anew")
-
     # ---- one shard for the read under way
-    def _need(self, source: Samples, numbers: Sequence[int]) -> None:
-        shards = source.manifest.shards
+    def _need(self, source: Samples, numbers: Sequence[int]) -> list[_Entry]:
+        """The entries of the shards that a read is about to copy from, in its order."""
+        origin, shards = source.origin, source.manifest.shards
         with self._changed:
-            self._needed = {(id(source.origin), shards.digests[number]) for number in numbers}
+            entries = [
+                self._entries.get(key) or self._entry(key, origin, shards[number])
+                for number in numbers
+                for key in [(id(origin), shards.digests[number])]
+            ]
+            self._needed = {entry.key: entry for entry in entries}
+        return entries
 
-    def _copied(self, source: Samples, number: int, copy: Callable[[ShardReader], Iterable[Any]]) -> list[Any]:
+    def _copied(self, entry: _Entry, copy: Callable[[ShardReader], Iterable[Any]]) -> list[Any]:
         """What `copy` takes from the shard's reader, which stays open meanwhile."""
-        info = source.manifest.shards[number]
-        key = (id(source.origin), info.digest)
         with self._changed:
-            opened = self._take(key, source.origin, info)
-            self._reading = key
+            entry = self._needed[entry.key] = self._entries.setdefault(entry.key, entry)
+            if entry.result is None:
+                self._wait_for(entry)
+            if not isinstance(entry.result, OpenShard):
+                assert entry.result is not None
+                raise entry.result
+            self._reading, reader = entry.key, entry.result.reader
         try:
-            return list(copy(opened.reader))
+            return list(copy(reader))
         finally:
             with self._changed:
                 self._reading = None
+                self._needed.pop(entry.key, None)
+                if self._closed:
+                    entry.dispose()
 
-    def _take(self, key: Key, origin: Origin, info: ShardInfo) -> OpenShard:
-        """The shard, waited for where it isn't there. The condition is held."""
-        entry = self._entry(key, origin, info)
-        if not isinstance(entry.result, OpenShard):
-            entry.parked = False
-            self._waited_for = key
-            self._start_threads()
+    def _wait_for(self, entry: _Entry) -> None:
+        """Until it has a result. The condition is held."""
+        entry.parked = entry.failed = False
+        entry.blocked = None
+        try:
+            self._waited_for = entry.key
+            self._start_thread()
             self._changed.notify_all()
-            try:
-                while (entry := self._entry(key, origin, info)).result is None:
-                    if self._closed or self._failure is not None:
-                        raise self._failure or RuntimeError("the iterator was closed while it was waiting")
-                    self._changed.wait()
-            finally:
-                self._waited_for = None
-        if isinstance(entry.result, BaseException):
-            del self._entries[key]  # who asks again gets another try
-            raise entry.result
-        assert entry.result is not None
-        return entry.result
+            while entry.result is None:
+                if self._closed or self._failure is not None:
+                    raise self._failure or RuntimeError("the iterator was closed while it was waiting")
+                self._changed.wait()
+        finally:
+            self._waited_for = None
 
     def _entry(self, key: Key, origin: Origin, info: ShardInfo) -> _Entry:
-        entry = self._entries.get(key)
-        if entry is None:
-            entry = self._entries[key] = _Entry(origin, info)
-            if id(origin.cache) not in self._seats:
-                self._seats[id(origin.cache)] = origin.cache.seat(self._give_up)
-                self._most = min(self._most, origin.cache.downloads(_JOBS))
+        seat = self._seats.get(id(origin.cache))
+        if seat is None:
+            seat = self._seats[id(origin.cache)] = origin.cache.seat(self._give_up)
+            self._most = min(self._most, origin.cache.downloads(_JOBS))
+        entry = self._entries[key] = _Entry(key, origin, info, seat)
         return entry
 
-    # ---- letting go; all with the condition held, but for `_give_up`
-    def _forget_unneeded(self) -> None:
-        """Let go of the shards that no cursor needs any more, or may be fetched so far ahead."""
-        held = {_key(need)[0] for feed in self._feeds for need in feed.held(self._ahead)}
-        for key, entry in list(self._entries.items()):
-            entry.parked = False  # the consumer has moved on
-            if key not in held and not entry.busy and not self._in_use(key):
-                del self._entries[key]
-                _dispose(entry, self._next_use(key))
+    # ---- what is to be there; all with the condition held, but for `_give_up`
+    def _moved_on(self) -> None:
+        """A cursor has come to where other shards are needed."""
+        self._ahead = min(self._asked, self._ahead + 1)
+        for entry in self._entries.values():
+            entry.parked = False
+        for feed in self._feeds:
+            feed.demand.look(self._ahead)
+        self._replan()
 
-    def _in_use(self, key: Key) -> bool:
+    def _replan(self) -> None:
+        """What is to be there now that cursors, or `_ahead`, have changed; let go of the rest."""
+        self._held = {}
+        for needs in zip_longest(*[feed.demand.held(self._ahead) for feed in self._feeds]):
+            for need in filter(None, needs):  # the nearest of each cursor before the next of any
+                self._held.setdefault(key_of(need), need)
+        self._queue = deque(self._held)
+        for key, entry in list(self._entries.items()):
+            if not entry.busy and not self._is_wanted(key):
+                del self._entries[key]
+                entry.dispose(self._next_use(key))
+        self._start_thread()
+        self._changed.notify_all()
+
+    def _is_wanted(self, key: Key) -> bool:
+        return key in self._held or key in self._needed or self._is_in_use(key)
+
+    def _is_in_use(self, key: Key) -> bool:
         return key in (self._reading, self._waited_for)
 
     def _next_use(self, key: Key) -> float | None:
@@ -225,13 +277,15 @@ class ShardWindow:
         return min((seconds for seconds in known if seconds is not None), default=None)
 
     def _drop(self) -> bool:
-        """Let go of all that isn't in use this moment, for a while; says whether that was anything."""
-        dropped = self._ahead > 0
-        self._ahead = 0
+        """Let go of all that isn't in use this moment, until the consumer moves on; says whether that was anything."""
+        dropped = False
         for key, entry in self._entries.items():
-            if isinstance(entry.result, OpenShard) and not self._in_use(key):
-                _dispose(entry, self._next_use(key))
+            if isinstance(entry.result, OpenShard) and not self._is_in_use(key):
+                entry.dispose(self._next_use(key))
                 entry.parked = dropped = True
+        if self._ahead:
+            self._ahead = 0
+            self._replan()
         return dropped
 
     def _give_up(self) -> None:
@@ -240,164 +294,190 @@ class ShardWindow:
             with self._changed:
                 self._drop()
 
-    # ---- called by the threads
-    def _start_threads(self) -> None:
-        if self._threads < self._most and not self._idle and not self._closed:
-            self._threads += 1
-            threading.Thread(target=_work, args=(self,), name=f"dload-fetch-{self._threads}", daemon=True).start()
+    def _hint(self, hint: Callable[[], None]) -> None:
+        """Something for a thread to tell a cache, when it has nothing to fetch."""
+        with self._changed:
+            if not self._closed:
+                self._hints.append(hint)
+                self._start_thread()
+                self._changed.notify_all()
 
-    def _next(self) -> tuple[Key, _Entry] | None:
-        """The shard to fetch now: the one that is waited for, then what is due, then what comes next."""
-        if self._waited_for is not None:
-            entry = self._entries[self._waited_for]
-            if entry.result is None and not entry.busy and not entry.parked:
-                return self._waited_for, entry
-        for needs in zip_longest(*[feed.held(self._ahead) for feed in self._feeds]):
-            for need in filter(None, needs):  # the nearest of each cursor before the next of any
-                key, origin, info = _key(need)
-                entry = self._entry(key, origin, info)
-                if entry.result is None and not entry.busy and not entry.parked:
-                    return key, entry
+    # ---- called by the threads
+    def _start_thread(self) -> None:
+        if self._threads < self._most and not self._idle and not self._closed:
+            try:
+                threading.Thread(target=self._work, name=f"dload-fetch-{self._threads + 1}", daemon=True).start()
+                self._threads += 1
+            except RuntimeError:  # no more threads to be had: those that are there do it all
+                if not self._threads:
+                    raise
+
+    def _work(self) -> None:
+        try:
+            while (job := self._next()) is not None:
+                job()
+                del job  # a thread that waits holds nothing
+        except BaseException as error:  # the consumer must not wait for ever
+            with self._changed:
+                self._failure = error
+                self._changed.notify_all()
+        finally:
+            with self._changed:
+                self._threads -= 1
+
+    def _next(self) -> Callable[[], None] | None:
+        """What there is to do, when there is something; None when the window is closed."""
+        with self._changed:
+            while not self._closed:
+                entry = self._choose()
+                if entry is not None:
+                    entry.busy = True
+                    self._start_thread()
+                    return partial(self._bring, entry)
+                if self._hints:
+                    return partial(_told, self._hints.popleft())
+                self._idle += 1
+                try:
+                    self._changed.wait()
+                finally:
+                    self._idle -= 1
+            return None
+
+    def _choose(self) -> _Entry | None:
+        """The shard to fetch now: the one that is waited for, what else is being read, then what comes next."""
+        if self._waited_for is not None and (waited := self._needed.get(self._waited_for)) and waited.to_fetch:
+            return waited
+        if self._making_way:
+            return None
+        for entry in islice(self._needed.values(), self._ahead + 1):
+            if entry.to_fetch:
+                return entry
+        while self._queue:
+            key = self._queue.popleft()
+            entry = self._entries.get(key) or self._entry(key, self._held[key].source.origin, shard_of(self._held[key]))
+            if entry.to_fetch:
+                return entry
         return None
 
-    def _ended(self, key: Key, entry: _Entry, result: OpenShard | BaseException) -> None:
-        if isinstance(result, CacheFullError) and not self._closed:
-            result = _GivenUpError() if self._make_way(key, entry) else result
-        entry.busy = False
-        entry.result = None if isinstance(result, _GivenUpError) else result
-        if self._closed or self._entries.get(key) is not entry:
-            _dispose(entry)
-        self._changed.notify_all()
+    def _bring(self, entry: _Entry) -> None:
+        result = self._fetch(entry)
+        with self._changed:
+            if isinstance(result, CacheFullError | DiskFullError) and self._make_way(entry, result):
+                result = _GivenUpError()
+            entry.busy = False
+            if isinstance(result, OpenShard):
+                entry.result = result
+            elif entry.key != self._waited_for:
+                entry.parked, entry.failed = True, not isinstance(result, _GivenUpError)
+            elif not isinstance(result, _GivenUpError):
+                entry.result = result
+            if self._entries.get(entry.key) is not entry:
+                entry.dispose()
+            elif not self._is_wanted(entry.key):
+                del self._entries[entry.key]
+                entry.dispose(self._next_use(entry.key))
+            closed = self._closed
+            self._changed.notify_all()
+        if closed:
+            entry.seat.close()  # again: this thread may have taken the turn since
 
-    def _make_way(self, key: Key, entry: _Entry) -> bool:
-        """No room for a shard. Says whether it is tried again, now or when the consumer has moved on."""
-        if key != self._waited_for:
-            self._ahead = max(0, self._ahead - 1)
-            entry.parked = True
-            return True
-        again = self._drop()
-        while not self._closed and any(other.busy for other in self._entries.values() if other is not entry):
-            self._changed.wait()  # what others are fetching is given up now, and then there may be room
-            again = True
-        return self._drop() or again
+    def _fetch(self, entry: _Entry) -> OpenShard | BaseException:
+        try:
+            return open_shard(
+                entry.origin.store,
+                entry.origin.cache,
+                entry.info,
+                pause=partial(self._pause, entry.key),
+                seat=entry.seat,
+                urgent=partial(self._is_urgent, entry.key),
+            )
+        except BaseException as error:
+            return error
 
-    def pause(self, key: Key, seconds: float) -> None:
+    def _pause(self, key: Key, seconds: float) -> None:
         """Called while a fetch waits for room (or, with 0, as bytes come): raises to give up what isn't wanted."""
         with self._changed:
-            if seconds and not self._closed:
+            if seconds and not self._closed and not self._making_way:
                 self._changed.wait(seconds)
-            if self._closed or not (key == self._waited_for or self._is_held(key)):
+            if self._closed or (key != self._waited_for and (self._making_way or not self._is_wanted(key))):
                 raise _GivenUpError
 
-    def _is_held(self, key: Key) -> bool:
-        return any(_key(need)[0] == key for feed in self._feeds for need in feed.held(self._ahead))
-
-    def urgent(self, key: Key) -> bool:
+    def _is_urgent(self, key: Key) -> bool:
         """Whether the consumer stands still, and the read that it is in needs this shard."""
         return self._waited_for is not None and key in self._needed
 
+    def _make_way(self, entry: _Entry, error: CacheFullError | DiskFullError) -> bool:
+        """No room for a shard. Says whether it is tried again: now, or when the consumer has moved on."""
+        if entry.key != self._waited_for:
+            if self._ahead:
+                self._ahead -= 1
+                self._replan()
+            return True
+        self._making_way = True
+        try:
+            dropped = self._drop()
+            self._changed.notify_all()
+            while not self._closed and any(other.busy for other in self._entries.values() if other is not entry):
+                self._changed.wait()  # until what others are fetching is given up
+                dropped = True
+        finally:
+            self._making_way = False
+        return self._drop() or dropped or self._is_blocked_by_others(entry, error)
+
+    def _is_blocked_by_others(self, entry: _Entry, error: CacheFullError | DiskFullError) -> bool:
+        """Whether it is other readers of this process that hold the room, and might let it go. Waits a moment then."""
+        held = error.details.get("held", 0)
+        now = time.monotonic()
+        if entry.blocked is None or entry.blocked[0] != held:
+            entry.blocked = held, now
+        if not held or now - entry.blocked[1] > _PATIENCE:
+            return False
+        self._changed.wait(_LOOK)
+        return True
+
 
 class _Feed:
-    """One cursor's demand: the needs from its place on, as far as they were looked at."""
+    """One cursor in the window."""
 
-    def __init__(
-        self, window: ShardWindow, demand: Iterator[Need], later: Callable[[int], Iterator[Need]] | None
-    ) -> None:
+    def __init__(self, window: ShardWindow, demand: Demand, outlook: Outlook | None) -> None:
         self._window = window
-        self._demand = demand
-        self._later = later
-        self._needs: deque[Need] = deque()
-        self._place = 0
-        self._begun: tuple[int, float] | None = None  # the first place that was told, and when
-        self._again: dict[Key, int] = {}  # how many places after this pass's end the next needs each shard
-        self._length = 0
+        self.demand = demand
+        self._outlook = outlook  # until it is complete
+        self._known: Outlook | None = None  # then
+        self._pace = Pace()
 
     def advance(self, place: int) -> None:
         """Places below `place` are done with: shards that only they needed are let go."""
-        window = self._window
-        window._check_process()
-        with window._changed:
-            self._place = place
-            if self._begun is None:
-                self._begun = place, time.monotonic()
-            if not any(need.last <= place for need in self._needs):
-                return
-            self._needs = deque(need for need in self._needs if need.last > place)
-            window._ahead = min(window._asked, window._ahead + 1)
-            window._forget_unneeded()
-            window._start_threads()
-            window._changed.notify_all()
+        self.demand.place = place
+        pace = self._pace.at(place)
+        if place >= self.demand.border:
+            with self._window._here():
+                self._window._moved_on()
+            self._look_out(place, pace)
+
+    def _look_out(self, place: int, pace: float | None) -> None:
+        outlook = self._outlook
+        if outlook is not None and not outlook.look() and pace is not None:
+            self._outlook, self._known = None, outlook
+            self._window._hint(partial(outlook.tell, place, pace))
+
+    def seconds_until(self, key: Key) -> float | None:
+        """An estimate of when the cursor needs a shard, in this pass or the next."""
+        place = self.demand.place
+        distance = self.demand.distance(key)
+        if distance is None and self._known is not None:
+            distance = self._known.distance(key, place)
+        pace = self._pace.at(place)
+        return None if distance is None or pace is None else distance * pace
 
     def close(self) -> None:
         """Nothing of it is needed any more."""
         window = self._window
-        if window._process != os.getpid():
-            return
-        with window._changed:
+        with window._here():
             if self in window._feeds:
+                self.demand.end()
+                window._replan()
                 window._feeds.remove(self)
-                window._forget_unneeded()
-
-    def held(self, ahead: int) -> list[Need]:
-        """The needs whose shards are to be there: those that are due (at least one), and the next `ahead`."""
-        while (not self._needs or self._needs[-1].first <= self._place) and self._look_further():
-            pass
-        due = max(1, sum(1 for need in self._needs if need.first <= self._place))
-        while len(self._needs) < due + ahead and self._look_further():
-            pass
-        return list(islice(self._needs, due + ahead))
-
-    def _look_further(self) -> bool:
-        need = next(self._demand, None)
-        if need is not None:
-            self._needs.append(need)
-        return need is not None
-
-    # ---- when shards will be needed again
-    def pace(self) -> float | None:
-        """Seconds a place, so far."""
-        if self._begun is None or self._place <= self._begun[0]:
-            return None
-        return (time.monotonic() - self._begun[1]) / (self._place - self._begun[0])
-
-    def seconds_until(self, key: Key) -> float | None:
-        """An estimate of when the next pass needs a shard."""
-        pace = self.pace()
-        if pace is None or key not in self._again:
-            return None
-        return max(0, self._length - self._place + self._again[key]) * pace
-
-    def claim_outlook(self) -> Callable[[int], Iterator[Need]] | None:
-        """What `look_out` needs, once, when the pace is known."""
-        later = self._later if self.pace() is not None else None
-        if later is not None:
-            self._later = None
-        return later
-
-    def look_out(self, later: Callable[[int], Iterator[Need]]) -> None:
-        """Find out when this pass and the next need each shard, and tell the caches. Takes a while for many shards,
-        so it is done once a pass, on a thread that has nothing to fetch, without the condition."""
-        pace, place = self.pace() or 0.0, self._place
-        uses: dict[Key, tuple[Origin, int]] = {}
-        length = 0
-        for need in later(0):
-            length = max(length, need.last)
-            key, origin, _ = _key(need)
-            uses.setdefault(key, (origin, need.first - place))
-        again: dict[Key, int] = {}
-        for need in later(1):
-            key, origin, _ = _key(need)
-            again.setdefault(key, need.first)
-            if uses.get(key, (origin, -1))[1] < 0:  # not again in this pass
-                uses[key] = origin, length - place + need.first
-        self._again, self._length = again, length
-        caches = {id(origin.cache): origin.cache for origin, _ in uses.values()}
-        for number, cache in caches.items():
-            cache.expect(
-                (digest, max(0, distance) * pace)
-                for (_, digest), (origin, distance) in uses.items()
-                if id(origin.cache) == number
-            )
 
 
 def _between(fields: Sequence[str] | None, first: int, last: int, reader: ShardReader) -> Iterable[Any]:
@@ -408,76 +488,6 @@ def _some(fields: Sequence[str] | None, rows: Sequence[int], reader: ShardReader
     return reader.read_many(rows, fields)
 
 
-def _work(window: ShardWindow) -> None:
-    while True:
-        feed, later = None, None
-        with window._changed:
-            if window._closed:
-                return
-            found = _choose(window)
-            if found is None:
-                feed, later = next(
-                    ((feed, later) for feed in window._feeds if (later := feed.claim_outlook())), (None, None)
-                )
-            if found is None and feed is None:
-                window._idle += 1
-                window._changed.wait()
-                window._idle -= 1
-                continue
-            if found is not None:
-                found[1].busy = True
-                window._start_threads()
-        if found is not None:
-            result = _fetch(window, *found)
-            with window._changed:
-                window._ended(*found, result)
-            del result, found  # a thread that waits holds nothing
-        elif feed is not None and later is not None:
-            _look_out(window, feed, later)
-
-
-def _choose(window: ShardWindow) -> tuple[Key, _Entry] | None:
-    """What to fetch. A demand that raises ends the window: the consumer gets the error."""
-    try:
-        return window._next()
-    except BaseException as error:
-        window._failure = error
-        window._feeds.clear()
-        window._changed.notify_all()
-        return None
-
-
-def _look_out(window: ShardWindow, feed: _Feed, later: Callable[[int], Iterator[Need]]) -> None:
-    try:
-        feed.look_out(later)
-    except BaseException as error:
-        with window._changed:
-            window._failure = error
-            window._changed.notify_all()
-
-
-def _fetch(window: ShardWindow, key: Key, entry: _Entry) -> OpenShard | BaseException:
-    origin = entry.origin
-    try:
-        return open_shard(
-            origin.store,
-            origin.cache,
-            entry.info,
-            pause=lambda seconds: window.pause(key, seconds),
-            seat=window._seats[id(origin.cache)],
-            urgent=lambda: window.urgent(key),
-        )
-    except BaseException as error:
-        return error
-
-
-def _key(need: Need) -> tuple[Key, Origin, ShardInfo]:
-    origin = need.source.origin
-    info = need.source.manifest.shards[need.shard]
-    return (id(origin), info.digest), origin, info
-
-
-def _dispose(entry: _Entry, next_use: float | None = None) -> None:
-    if isinstance(entry.result, OpenShard):
-        entry.result.close(next_use)
-    entry.result = None
+def _told(hint: Callable[[], None]) -> None:
+    with suppress(OSError):  # a hint that is lost costs a worse choice of what to evict
+        hint()
