@@ -60,6 +60,11 @@ class Concat(Node):
     def units(self) -> list[int]:
         return [size for parent in self.parents for size in parent.units()]
 
+    def part(self, place: int) -> tuple[int, int | None]:
+        number, base, _ = self._part_of(place)
+        first, last = self.parents[number].part(place - base)
+        return base + first, None if last is None else base + last
+
     def demand(self, run: Run, epoch: Epoch, start: int, stop: int) -> Iterator[Need]:
         while start < stop:
             part, base, end = self._part_of(start)
@@ -72,8 +77,15 @@ class Concat(Node):
     def endless(self) -> bool:
         return any(parent.endless for parent in self.parents)
 
+    @cached_property
+    def span(self) -> int | None:
+        return sum(parent.span or 0 for parent in self.parents) or None
+
     def stream(self, run: Run, epoch: Epoch) -> Cursor:
-        return ConcatCursor([parent.cursor(run, epoch) for parent in self.parents])
+        before = accumulate((parent.span or 0 for parent in self.parents), initial=0)
+        return ConcatCursor(
+            [parent.cursor(run.later(rows), epoch) for parent, rows in zip(self.parents, before, strict=False)]
+        )
 
 
 class Zip(Node):
@@ -110,6 +122,11 @@ class Zip(Node):
         first, length = self.parents[0], self.length
         assert length is not None
         return pieces(length) if first.length is None else clipped(first.units(), 0, length)
+
+    def part(self, place: int) -> tuple[int, int | None]:
+        first, last = self.parents[0].part(place)
+        ends = [end for end in (last, self.length) if end is not None]
+        return first, min(ends, default=None)
 
     def demand(self, run: Run, epoch: Epoch, start: int, stop: int) -> Iterator[Need]:
         return merged(parent.demand(run, epoch, start, stop) for parent in self.parents)

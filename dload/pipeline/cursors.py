@@ -9,6 +9,7 @@ from operator import length_hint
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+from dload.pipeline.places import Places, places_of
 from dload.pipeline.plain import exported
 from dload.pipeline.running import HOLE, Cursor, Epoch, Feed, Need, Run
 
@@ -21,16 +22,18 @@ _MOST_BYTES = 4 << 20
 
 
 class PlaceCursor(Cursor):
-    """A pass over an index-tier node, place by place. Its state is the place of the next element.
+    """A pass over an index-tier node, place by place, or over those of its places that the run's lane gets. Its state
+    is the number of the next element: the place, where there is one lane.
 
     Elements are fetched in chunks, that begin with one element (so the first comes at once) and grow as long as they
     are quick. Where a chunk fails its elements are fetched one by one: those before the bad one come out, and the
     error in its place. It then stands before the bad one, and may be asked again.
     """
 
-    def __init__(self, node: Node, run: Run, epoch: Epoch) -> None:
+    def __init__(self, node: Node, run: Run, epoch: Epoch, places: Places | None = None) -> None:
         self._node, self._run, self._epoch = node, run, epoch
-        self._stop = sys.maxsize if node.length is None else node.length
+        self._places = places_of(node, run.lane) if places is None else places
+        self._stop = sys.maxsize if self._places.length is None else self._places.length
         self._most = max(1, min(_MOST_ELEMENTS, int(_MOST_BYTES / max(1.0, node.mean_bytes))))
         self._feed: Feed | None = None
         self._begin(0)
@@ -46,18 +49,18 @@ class PlaceCursor(Cursor):
     def reset(self, state: Any | None) -> None:
         place = 0 if state is None else state
         if isinstance(place, bool) or not isinstance(place, int) or not 0 <= place <= self._stop:
-            end = "without an end" if self._node.length is None else f"of {self._stop} elements"
+            end = "without an end" if self._places.length is None else f"of {self._stop} elements"
             raise ValueError(f"{place!r} is no place in this pipeline, {end}: the state is of another one")
         self.close()
         self._begin(place)
         if place < self._stop:
-            finite = self._node.length is not None
+            finite = self._places.length is not None
             self._feed = self._run.rows.follow(self._demand(place, 0), partial(self._demand, place) if finite else None)
 
     def _demand(self, place: int, ahead: int) -> Iterator[Need]:
         """Of this pass from a place on (0), or of the pass so many after it."""
         epoch = (self._epoch[0] + ahead, *self._epoch[1:])
-        return self._node.demand(self._run, epoch, 0 if ahead else place, self._stop)
+        return self._places.demand(self._run, epoch, 0 if ahead else place)
 
     @property
     def place(self) -> int:
@@ -92,7 +95,9 @@ class PlaceCursor(Cursor):
             stop = min(self._stop, start + (1 if start < self._careful else self._size))
             began = perf_counter()
             try:
-                items = self._node.fetch(self._run, self._epoch, range(start, stop))
+                places = self._places.at(self._epoch, start, stop)
+                stop = start + len(places)
+                items = self._node.fetch(self._run, self._epoch, places)
                 break
             except StopIteration as error:
                 if stop - start == 1:
@@ -115,7 +120,8 @@ class PlaceCursor(Cursor):
         last = self.place - 1
         if not self._named <= last < self._named + len(self._names):
             self._named = last
-            self._names = self._node.identities(self._run, self._epoch, range(last, self._next))
+            places = self._places.at(self._epoch, last, self._next)
+            self._names = self._node.identities(self._run, self._epoch, places)
         return self._names[last - self._named]
 
     def close(self) -> None:

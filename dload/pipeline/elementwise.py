@@ -10,6 +10,7 @@ from dload.errors import ConfigError
 from dload.pipeline.node import Node, each, function, seed_given, whole_number
 from dload.pipeline.running import HOLE, Cursor, Epoch, Need, Run
 from dload.pipeline.streams import CountingCursor, ElementCursor
+from dload.pipeline.woven import Woven
 from dload.randomness import SplitMix, hash64
 
 
@@ -25,6 +26,12 @@ class Elementwise(Node):
 
     def units(self) -> list[int]:
         return self.parents[0].units()
+
+    def part(self, place: int) -> tuple[int, int | None]:
+        return self.parents[0].part(place)
+
+    def woven(self, epoch: Epoch, place: int) -> Woven | None:
+        return self.parents[0].woven(epoch, place)
 
     def demand(self, run: Run, epoch: Epoch, start: int, stop: int) -> Iterator[Need]:
         return self.parents[0].demand(run, epoch, start, stop)
@@ -218,7 +225,7 @@ class Enumerate(Elementwise):
         return [item if item is HOLE else (place, item) for place, item in zip(places, items, strict=True)]
 
     def stream(self, run: Run, epoch: Epoch) -> Cursor:
-        return CountingCursor(self.parents[0].cursor(run, epoch))
+        return CountingCursor(self.parents[0].cursor(run, epoch), run.lane)
 
 
 class Prefetch(Elementwise):

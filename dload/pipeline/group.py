@@ -98,6 +98,14 @@ class Windows(Node):
                 done = border
         return found
 
+    def part(self, place: int) -> tuple[int, int | None]:
+        """The parent's, its borders rounded up."""
+        first, last = self.parents[0].part(place * self.stride)
+        if last is None:
+            return -(-first // self.stride), None
+        end = -(-last // self.stride)
+        return -(-first // self.stride), end if self.length is None else min(end, self.length)
+
     def demand(self, run: Run, epoch: Epoch, start: int, stop: int) -> Iterator[Need]:
         if start >= stop:
             return
@@ -180,6 +188,10 @@ class Expand(Node):
 
     def units(self) -> list[int]:
         return [size * self._each for size in self.parents[0].units()]
+
+    def part(self, place: int) -> tuple[int, int | None]:
+        first, last = self.parents[0].part(place // self._each)
+        return first * self._each, None if last is None else last * self._each
 
     def demand(self, run: Run, epoch: Epoch, start: int, stop: int) -> Iterator[Need]:
         each = self._each
@@ -266,7 +278,7 @@ class Through(Node):
         return False
 
     def stream(self, run: Run, epoch: Epoch) -> Cursor:
-        return OutsideCursor(self.fn, epoch, self.parents[0].cursor(run, epoch))
+        return OutsideCursor(self.fn, epoch, run.lane, self.parents[0].cursor(run, epoch))
 
 
 def unbatch(node: Node) -> Node:

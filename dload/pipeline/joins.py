@@ -8,6 +8,7 @@ from typing import Any
 
 from dload.errors import ConfigError
 from dload.pipeline.cursors import applied
+from dload.pipeline.lanes import Lane
 from dload.pipeline.mixing import Schedule, Weave
 from dload.pipeline.running import HOLE, Cursor
 from dload.randomness import hash64
@@ -119,12 +120,13 @@ class SelectCursor(Cursor):
 
 
 class MixCursor(Cursor):
-    """Rows of several passes, woven as `Weave` does. An end shows when that pass is due again; see `Mix` for what
-    follows.
+    """Rows of several passes, woven as `Weave` does, by the rows of the lane. An end shows when that pass is due again;
+    see `Mix` for what follows.
 
-    `make(which, pass)` gives a pass; `ends`: which of them can end and are drawn from. State: [row, of each its pass,
-    the state there and whether that pass gave anything (null where it left), which have ended, the weights', whether
-    all has].
+    `make(which, pass)` gives a pass; `ends`: which of them can end and are drawn from; `fruitless(which, first, last)`:
+    whether passes that gave nothing were enough to say that all will. State: [how many were given, of each its pass,
+    the state there and the first of its passes that gave nothing so far (null where it left), which have ended, the
+    weights', whether all has].
     """
 
     _LOOKED_AT = 1 << 32  # rows of a schedule, for weights of one that is left
@@ -136,8 +138,11 @@ class MixCursor(Cursor):
         weights: Schedule | Cursor,
         seed: int,
         until: str,
+        lane: Lane,
+        fruitless: Callable[[int, int, int], bool],
     ) -> None:
         self._make, self._ends, self._weights, self._seed, self._until = make, ends, weights, seed, until
+        self._lane, self._fruitless = lane, fruitless
         self._naming = False
         self._passes: list[_Pass | None] = []
         self._weave: tuple[Sequence[Any], Weave] | None = None
@@ -146,28 +151,29 @@ class MixCursor(Cursor):
     def keep_identities(self) -> None:
         self._naming = True
 
-    def _begin(self, which: int, number: int, state: Any | None, gave: bool) -> _Pass:
+    def _begin(self, which: int, number: int, state: Any | None, empty: int) -> _Pass:
         cursor = self._make(which, number)
         if self._naming:
             cursor.keep_identities()
         cursor.reset(state)
-        return _Pass(number, cursor, gave)
+        return _Pass(number, cursor, empty)
 
     def reset(self, state: Any | None) -> None:
         self.close()
         count = len(self._ends)
         if state is None:
-            state = [0, [[0, None, False]] * count, [False] * count, None, False]
-        self._row, passes, ended, weights, self._done = state
+            state = [0, [[0, None, 0]] * count, [False] * count, None, False]
+        self._given, passes, ended, weights, self._done = state
         self._ended = list(ended)
         self._passes = [None if at is None else self._begin(which, *at) for which, at in enumerate(passes)]
         if isinstance(self._weights, Cursor):
             self._weights.reset(weights)
 
     def __next__(self) -> Any:
+        row = self._lane.row(self._given)
         given = next(self._weights, None) if isinstance(self._weights, Cursor) and not self._done else None
         while not self._done:
-            which = self._due(given)
+            which = self._due(row, given)
             at = None if which is None else self._passes[which]
             if which is None or at is None:
                 break
@@ -176,35 +182,36 @@ class MixCursor(Cursor):
             except StopIteration:
                 self._end(which, at)
             else:
-                at.gave = at.gave or item is not HOLE
-                self._row, self._last = self._row + 1, which
+                if item is not HOLE:
+                    at.empty = at.number + 1
+                self._given, self._last = self._given + 1, which
                 return item
         self._done = True
         self.close()
         raise StopIteration
 
-    def _due(self, given: Any) -> int | None:
-        """Which pass the present row comes from, `given` being its weights if they come one by one; None: from none."""
+    def _due(self, row: int, given: Any) -> int | None:
+        """Which pass a row comes from, `given` being its weights if they come one by one; None: from none."""
         if not isinstance(self._weights, Cursor):
-            row: int | None = self._row
-            while row is not None and row < self._row + self._LOOKED_AT:
-                weights, row = self._weights.at(row)
-                if (which := self._drawn(weights)) is not None:
+            at: int | None = row
+            while at is not None and at < row + self._LOOKED_AT:
+                weights, at = self._weights.at(at)
+                if (which := self._drawn(row, weights)) is not None:
                     return which
             return None
         if given is None:
             return None
         if len(given) != len(self._ends):
             raise ConfigError(f"a mix of {len(self._ends)} pipelines was given the weights {given!r}")
-        return self._drawn(given)
+        return self._drawn(row, given)
 
-    def _drawn(self, weights: Sequence[Any]) -> int | None:
+    def _drawn(self, row: int, weights: Sequence[Any]) -> int | None:
         left = [0 if at is None else weight for at, weight in zip(self._passes, weights, strict=True)]
         if self._weave is None or self._weave[0] != left:
             if any(at is None for at in self._passes) and not any(left):
                 return None
             self._weave = left, Weave(Schedule(left, len(left)), self._seed)
-        return self._weave[1].child(self._row)
+        return self._weave[1].child(row)
 
     def _end(self, which: int, at: _Pass) -> None:
         """That pass has ended, and was due."""
@@ -215,15 +222,15 @@ class MixCursor(Cursor):
             ended or not ends for ended, ends in zip(self._ended, self._ends, strict=True)
         ):
             self._done = True
-        elif at.gave:
-            self._passes[which] = self._begin(which, at.number + 1, None, False)
+        elif at.empty > at.number or not self._fruitless(which, at.empty, at.number):
+            self._passes[which] = self._begin(which, at.number + 1, None, at.empty)
         else:
             raise ConfigError(f"pipeline {which} of a mix that goes round gave nothing in pass {at.number}")
 
     def get_state(self) -> Any:
-        passes = [None if at is None else [at.number, at.cursor.get_state(), at.gave] for at in self._passes]
+        passes = [None if at is None else [at.number, at.cursor.get_state(), at.empty] for at in self._passes]
         weights = self._weights.get_state() if isinstance(self._weights, Cursor) else None
-        return [self._row, passes, list(self._ended), weights, self._done]
+        return [self._given, passes, list(self._ended), weights, self._done]
 
     def identity(self) -> int:
         at = self._passes[self._last]
@@ -242,4 +249,4 @@ class MixCursor(Cursor):
 class _Pass:
     number: int
     cursor: Cursor
-    gave: bool  # anything but HOLEs, so far
+    empty: int  # the first of the passes that gave nothing so far; the next one, where this one gave something

@@ -6,9 +6,7 @@ k % m. Nothing here knows ranks or workers, so an order is one for any number of
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from dload.errors import ConfigError
 
@@ -57,20 +55,25 @@ class Grid:
         """How many of the first `steps` steps are the lane's turn."""
         return max(0, -(-(steps - lane % self.m) // self.m))
 
-    def slice(self, lane: int, borders: Sequence[int], part: int) -> tuple[int, int]:
-        """Where the lane's elements of a part begin among all elements, and how many they are.
+    def row_of(self, lane: int, element: int) -> int:
+        """The global row that is the lane's element: the inverse of `count`, and of `where`."""
+        column, turn = divmod(lane, self.m)
+        number, offset = divmod(element, self.c)
+        return (number * self.m + turn) * self.B + column * self.c + offset
 
-        Part p is elements borders[p] to borders[p + 1], and global rows of the same numbers. Equal parts of T elements
-        are `range(0, ..., T)`.
-        """
-        low, high = borders[part], borders[part + 1]
-        before = sum(self.count(other, high) - self.count(other, low) for other in range(lane))
-        return low + before, self.count(lane, high) - self.count(lane, low)
+    def before(self, lane: int, rows: int) -> int:
+        """How many of the first `rows` global rows fall to lanes of lower number."""
+        column, turn = divmod(lane, self.m)
+        step, rest = divmod(rows, self.B)
+        rounds, over = divmod(step, self.m)
+        left = step * self.c * column + min(rest, column * self.c)
+        part = min(max(rest - column * self.c, 0), self.c) if over < turn else 0
+        return left + (rounds * turn + min(over, turn)) * self.c + part
 
-    def locate(self, lane: int, element: int, borders: Sequence[int]) -> tuple[int, int]:
-        """Which part the lane's element is in, and how far in the lane's slice of it. See `slice`."""
-        part = bisect_right(borders, element, key=lambda border: self.count(lane, border)) - 1
-        return part, element - self.count(lane, borders[part])
+    def slice(self, lane: int, low: int, high: int) -> tuple[int, int]:
+        """Of a part, elements low to high - 1, that global rows of the same numbers are: where the lane's begin, and
+        how many they are."""
+        return low + self.before(lane, high) - self.before(lane, low), self.count(lane, high) - self.count(lane, low)
 
     def rows_of_rank(self, rank: int, world: int) -> range:
         """The rows of each global batch that a rank delivers, in order. Raises ConfigError where B % world isn't 0."""
@@ -82,3 +85,37 @@ class Grid:
                 remedy="give global_batch a multiple of the number of ranks",
             )
         return range(rank * self.B // world, (rank + 1) * self.B // world)
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """A lane in a pass that begins at global row `base`; rows are counted from there. Without arguments the only lane
+    there is, which gets everything in order."""
+
+    grid: Grid = field(default_factory=lambda: Grid(1))
+    number: int = 0
+    base: int = 0
+
+    def count(self, rows: int) -> int:
+        """How many of the first rows are the lane's."""
+        grid = self.grid
+        return grid.count(self.number, self.base + rows) - grid.count(self.number, self.base)
+
+    def row(self, element: int) -> int:
+        """The row that is the lane's element."""
+        grid = self.grid
+        return grid.row_of(self.number, grid.count(self.number, self.base) + element) - self.base
+
+    def slice(self, low: int, high: int) -> tuple[int, int]:
+        """Where in the part of rows low to high - 1 the lane's slice begins, and how long it is."""
+        first, count = self.grid.slice(self.number, self.base + low, self.base + high)
+        return first - self.base, count
+
+    def later(self, rows: int) -> Lane:
+        """The lane in a pass that begins so many rows later."""
+        return Lane(self.grid, self.number, self.base + rows)
+
+    def saw_all(self, rows: int, first: int, last: int) -> bool:
+        """Whether passes of so many rows, from number `first` to `last`, gave the lane as many as one of them has: if
+        nothing came of these, nothing will."""
+        return self.count((last + 1) * rows) - self.count(first * rows) >= rows

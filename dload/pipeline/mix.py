@@ -13,6 +13,7 @@ from dload.pipeline.joins import MixCursor
 from dload.pipeline.mixing import Schedule, Weave, until_all, until_cycle, until_first, whole_weights
 from dload.pipeline.node import Node, assembled, merged, pieces, seed_given, some
 from dload.pipeline.running import Cursor, Epoch, Need, Run
+from dload.pipeline.woven import Woven, WovenPlaces
 from dload.randomness import hash64
 
 _UNTIL = {"first": until_first, "cycle": until_cycle, "all": until_all}
@@ -110,6 +111,8 @@ class Mix(Node):
     # ---- places
     def _rows(self, places: Sequence[int]) -> list[tuple[int, int]]:
         """(parent, which of its rows over all its passes) of each place."""
+        if isinstance(places, WovenPlaces):
+            return places.rows
         if isinstance(places, range) and places.step == 1:
             return self.weave.rows(places.start, max(places.start, places.stop))
         return [self._block(place // _BLOCK)[place % _BLOCK] for place in places]
@@ -132,6 +135,12 @@ class Mix(Node):
         number = row // length  # 0 unless the mix goes round
         return number, number * length, (number + 1) * length
 
+    def part_of(self, parent: int, row: int) -> tuple[int, int | None]:
+        """The part that a parent's row is in, by its rows over all its passes."""
+        _, base, _ = self._pass_of(parent, row)
+        first, last = self.parents[parent].part(row - base)
+        return base + first, None if last is None else base + last
+
     def _epoch(self, epoch: Epoch, number: int) -> Epoch:
         return (*epoch, number) if self.until == "cycle" else epoch
 
@@ -144,9 +153,10 @@ class Mix(Node):
             rows.append(row)
         found: list[Any] = [None] * len(places)
         for parent, (slots, rows) in groups.items():
-            ascending = isinstance(places, range) and places.step == 1  # then a parent's rows are, without gaps
+            # In order a parent's rows have no gaps, and few in a lane.
+            ascending = isinstance(places, WovenPlaces) or (isinstance(places, range) and places.step == 1)
             items = assembled(
-                range(rows[0], rows[-1] + 1) if ascending else rows,
+                range(rows[0], rows[-1] + 1) if ascending and rows[-1] - rows[0] == len(rows) - 1 else rows,
                 lambda row, parent=parent: self._pass_of(parent, row),  # type: ignore[misc]
                 lambda number, below, parent=parent: get(parent, number, below),  # type: ignore[misc]
             )
@@ -167,7 +177,26 @@ class Mix(Node):
 
         return self._gathered(places, get)
 
+    # ---- lanes
+    def part(self, place: int) -> tuple[int, int | None]:
+        return self.weave.stage_of(place)
+
+    def woven(self, epoch: Epoch, place: int) -> Woven | None:
+        return Woven(self, epoch, 0, self.length)
+
+    @cached_property
+    def span(self) -> int | None:
+        spans = [parent.span for parent in self.parents[: self.count]]
+        return self.length if self.indexed else sum(span for span in spans if span is not None) or None
+
     # ---- demand
+    def child_demand(self, run: Run, epoch: Epoch, parent: int, start: int, stop: int | None) -> Iterator[Need]:
+        """What rows [start, stop) of a parent need, all of one pass, by its rows over all its passes."""
+        number, base, _ = self._pass_of(parent, start)
+        end = sys.maxsize if stop is None else stop - base
+        for need in self.parents[parent].demand(run, self._epoch(epoch, number), start - base, end):
+            yield Need(base + need.first, base + need.last, need.source, need.shard)
+
     def demand(self, run: Run, epoch: Epoch, start: int, stop: int) -> Iterator[Need]:
         return merged(self._demand_of(parent, run, epoch, start, stop) for parent in range(self.count))
 
@@ -178,9 +207,9 @@ class Mix(Node):
             return
         row = self.weave.count(parent, start)
         while (comes := self.weave.row_of(parent, row)) is not None and comes < stop:
-            number, base, end = self._pass_of(parent, row)
-            for need in node.demand(run, self._epoch(epoch, number), row - base, end - base):
-                first, last = self.weave.positions_of(parent, base + need.first, base + need.last)
+            _, _, end = self._pass_of(parent, row)
+            for need in self.child_demand(run, epoch, parent, row, end):
+                first, last = self.weave.positions_of(parent, need.first, need.last)
                 if first >= last or first >= stop:
                     return
                 yield Need(max(start, first), min(stop, last), need.source, need.shard)
@@ -188,13 +217,17 @@ class Mix(Node):
 
     def stream(self, run: Run, epoch: Epoch) -> Cursor:
         def make(parent: int, number: int) -> Cursor:
-            return self.parents[parent].cursor(run, self._epoch(epoch, number))
+            node = self.parents[parent]
+            return node.cursor(node.after(run, number), self._epoch(epoch, number))
+
+        def fruitless(parent: int, first: int, last: int) -> bool:
+            return run.lane.saw_all(self.parents[parent].span or run.lane.grid.c, first, last)
 
         ends = [not parent.endless for parent in self.parents[: self.count]]
         if isinstance(self.weights, list) and not any(isinstance(weight, Sequence) for weight in self.weights):
             ends = [end and weight > 0 for end, weight in zip(ends, self.weights, strict=True)]
         weights = self.parents[-1].cursor(run, epoch) if self.weights is None else Schedule(self.weights, self.count)
-        return MixCursor(make, ends, weights, self.seed or 0, self.until)
+        return MixCursor(make, ends, weights, self.seed or 0, self.until, run.lane, fruitless)
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "weave"} | {"_blocks": {}}

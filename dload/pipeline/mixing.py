@@ -18,13 +18,14 @@ from numbers import Rational, Real
 from typing import Any
 
 from dload.errors import ConfigError
-from dload.pipeline.lanes import Grid
+from dload.pipeline.lanes import Lane
 from dload.randomness import hash64
 
 STAGE_ROWS = 1 << 16  # of a schedule that is a function
 
 _M = 1 << 64
 _STEP = 0x9E3779B97F4A7C15
+_LANES = 1024  # of which counts are kept
 _NEAR = 64  # rows: no share is further off than this
 _LOOKED_AT = 1 << 32  # rows of a schedule that is a function: what doesn't end within so many is taken to have no end
 
@@ -175,7 +176,7 @@ class Weave:
         self._stages: list[_Stage] = []
         self._known: int | None = 0  # rows below have their stages; None: all have
         self._next: tuple[int, list[int]] = (-1, [])
-        self._lane_counts: dict[tuple[Grid, int, int], list[int]] = {}
+        self._lane_counts: dict[tuple[Lane, int], list[int]] = {}
 
     # ---- stages
     @property
@@ -233,6 +234,21 @@ class Weave:
         if row < 0 or (self.length is not None and row >= self.length):
             raise IndexError(f"row {row} of a mix of {self.length}")
         return bisect_right(self._stages, row, key=lambda stage: stage.first) - 1
+
+    def stage_of(self, row: int) -> tuple[int, int | None]:
+        """The first row of a row's stage, and where it ends (None: never). Where weights are a function, a stage also
+        ends where it is asked again. Raises IndexError where there is no such row."""
+        number = self._stage_at(row)
+        begin, end = self._stages[number].first, self.length
+        if self._schedule.is_function:
+            block = row // STAGE_ROWS * STAGE_ROWS
+            begin, end = max(begin, block), block + STAGE_ROWS if end is None else min(end, block + STAGE_ROWS)
+        while number + 1 == len(self._stages) and not (end is not None and (self._known or 0) >= end) and self.grow():
+            pass
+        following = self._stages[number + 1].first if number + 1 < len(self._stages) else None
+        if following is None:
+            return begin, self.length if end is None else end
+        return begin, following if end is None else min(end, following)
 
     def _hits(self, edges: tuple[int, ...], i: int, n: int, first: int, stride: int = 1) -> int:
         """How many of rows first, first + stride, ... (n of them) are child i's by these weights."""
@@ -356,44 +372,47 @@ class Weave:
         return first, (last if last is not None else self._known or first) + 1
 
     # ---- lanes
-    def lane_count(self, grid: Grid, lane: int, i: int, row: int) -> int:
-        """How many of the first `row` global rows are in the lane and come from child i."""
+    def lane_count(self, lane: Lane, i: int, row: int) -> int:
+        """How many of the first `row` rows are in the lane and come from child i."""
         if row == 0:
             return 0
         number = self._stage_at(row - 1)
-        done = self._lane_counts.setdefault((grid, lane, i), [0])  # of the stages before
+        done = self._lane_counts.get((lane, i))  # of the stages before
+        if done is None:
+            while len(self._lane_counts) >= _LANES:
+                del self._lane_counts[next(iter(self._lane_counts))]
+            done = self._lane_counts[lane, i] = [0]
         while len(done) <= number:
             s = len(done) - 1
             edges, first, end = self._stages[s].edges, self._stages[s].first, self._stages[s + 1].first
-            inside = self._lane_hits(edges, grid, lane, i, end) - self._lane_hits(edges, grid, lane, i, first)
-            done.append(done[-1] + inside)
+            done.append(done[-1] + self._lane_hits(edges, lane, i, end) - self._lane_hits(edges, lane, i, first))
         stage = self._stages[number]
-        inside = self._lane_hits(stage.edges, grid, lane, i, row)
-        return done[number] + inside - self._lane_hits(stage.edges, grid, lane, i, stage.first)
+        return (
+            done[number]
+            + self._lane_hits(stage.edges, lane, i, row)
+            - self._lane_hits(stage.edges, lane, i, stage.first)
+        )
 
-    def _lane_hits(self, edges: tuple[int, ...], grid: Grid, lane: int, i: int, row: int) -> int:
-        """`lane_count` as if all rows had these weights."""
+    def _lane_hits(self, edges: tuple[int, ...], lane: Lane, i: int, row: int) -> int:
+        """`lane_count` as if all rows had these weights; where the pass doesn't begin at global row 0, more by a number
+        that is the same for all rows."""
+        grid, base = lane.grid, lane.base
         if grid.lanes == 1:
             return self._hits(edges, i, row, 0)
-        column, turn = divmod(lane, grid.m)
-        step, rest = divmod(row, grid.B)
-        whole, begin, stride = grid.steps(lane, step), column * grid.c, grid.m * grid.B
-        first = turn * grid.B + begin
+        column, turn = divmod(lane.number, grid.m)
+        step, rest = divmod(base + row, grid.B)
+        whole, begin, stride = grid.steps(lane.number, step), column * grid.c, grid.m * grid.B
+        first = turn * grid.B + begin - base
         if whole < grid.c:
             hits = sum(self._hits(edges, i, grid.c, first + k * stride) for k in range(whole))
         else:
             hits = sum(self._hits(edges, i, whole, first + offset, stride) for offset in range(grid.c))
         part = min(max(rest - begin, 0), grid.c) if step % grid.m == turn else 0
-        return hits + self._hits(edges, i, part, step * grid.B + begin)
+        return hits + self._hits(edges, i, part, step * grid.B + begin - base)
 
-    def lane_borders(self, grid: Grid, i: int, a: int, b: int) -> list[int]:
-        """Lane l gets rows borders[l] to borders[l + 1] - 1 of child i's rows a to b - 1 (a pass of it, say).
-
-        So much as fall to it: the pass is exact in global time, and each lane reads one contiguous piece of it.
-        """
-        low, high = self.positions_of(i, a, b)
-        lengths = (self.lane_count(grid, x, i, high) - self.lane_count(grid, x, i, low) for x in range(grid.lanes))
-        return list(accumulate(lengths, initial=a))
+    def before(self, lane: Lane, i: int, row: int) -> int:
+        """How many of the first `row` rows are in lanes of lower number and come from child i."""
+        return sum(self.lane_count(Lane(lane.grid, x, lane.base), i, row) for x in range(lane.number))
 
 
 # ---------------------------------------------------------------- where mixes end

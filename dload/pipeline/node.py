@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 from dload.errors import ConfigError
 from dload.pipeline.cursors import PlaceCursor
 from dload.pipeline.running import HOLE, Cursor, Epoch, Feed, Need, Rows, Run
+from dload.pipeline.woven import Woven
 
 __all__ = ["HOLE", "Cursor", "Epoch", "Feed", "Need", "Node", "Rows", "Run", "paths_of", "walk"]
 
@@ -88,7 +89,28 @@ class Node(ABC):
         """What places [start, stop) need, by `first`, lazily. Reads nothing."""
         raise NotImplementedError
 
+    def part(self, place: int) -> tuple[int, int | None]:
+        """The part that a place is in: its first place, and the last + 1 (None: it has no end). Each lane gets one
+        slice of a part, so that the elements of a part are all read before those of the next."""
+        return 0, self.length
+
+    def woven(self, epoch: Epoch, place: int) -> Woven | None:
+        """The pass over a mix that a place belongs to, if there are only element-wise nodes above it."""
+        return None
+
     # ---- both tiers
+    @cached_property
+    def span(self) -> int | None:
+        """How many of the lanes' rows a pass takes: there the next one begins. In the stream tier rows are those of the
+        parents: any number would do, and this one gives every lane its share in time. None: unknown, or no end."""
+        if self.indexed:
+            return self.length
+        return next((span for parent in self.parents if (span := parent.span) is not None), None)
+
+    def after(self, run: Run, passes: int) -> Run:
+        """The run for what comes after so many passes over this node."""
+        return run.later(passes * (self.span or run.lane.grid.c))
+
     def cursor(self, run: Run, epoch: Epoch) -> Cursor:
         """A pass over it. Index tier: by place; a stream-tier node makes its own."""
         if self.indexed:

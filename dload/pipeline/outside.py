@@ -9,6 +9,7 @@ from itertools import islice
 from typing import Any
 
 from dload.pipeline.cursors import applied, drained
+from dload.pipeline.lanes import Lane
 from dload.pipeline.plain import frozen, thawed
 from dload.pipeline.running import HOLE, Cursor, Epoch
 from dload.randomness import hash64
@@ -50,12 +51,20 @@ class OutsideCursor(Cursor):
 
     Where the iterator, or the iterable that it comes from, has `get_state` and `set_state`, or `state_dict` and
     `load_state_dict`, the state is [[that one's], the parent's, how many were given]. Else only that number: going on
-    begins anew and leaves out as many, which a warning says.
+    begins anew and leaves out as many, which a warning says. With `dealt`, rows of other lanes are left out.
     """
 
-    def __init__(self, make: Callable[..., Iterable[Any]], epoch: Epoch, parent: Cursor | None = None) -> None:
+    def __init__(
+        self,
+        make: Callable[..., Iterable[Any]],
+        epoch: Epoch,
+        lane: Lane,
+        parent: Cursor | None = None,
+        dealt: bool = False,
+    ) -> None:
         self.below = () if parent is None else (parent,)
-        self._make, self._epoch, self._parent = make, epoch, parent
+        self._make, self._epoch, self._lane, self._parent = make, epoch, lane, parent
+        self._dealt = dealt
         self._items: Iterator[Any] = iter(())
         self._own: _Own | None = None
         self._count = 0
@@ -86,6 +95,11 @@ class OutsideCursor(Cursor):
                 pass
 
     def __next__(self) -> Any:
+        if self._dealt:
+            due = self._lane.row(self._lane.count(self._count))  # the lane's next
+            while self._count < due:
+                next(self._items)
+                self._count += 1
         item = next(self._items)
         self._count += 1
         return item
@@ -97,7 +111,8 @@ class OutsideCursor(Cursor):
         return [[frozen(self._own[0](), "the state of the iterator")], below, self._count]
 
     def identity(self) -> int:
-        return hash64("outside", self._epoch, self._count - 1)
+        position = self._count - 1
+        return hash64("outside", self._epoch, position if self._dealt else self._lane.row(position))
 
     def close(self) -> None:
         self._items = iter(())  # a generator that nobody holds any more ends now, and closes what it drew from

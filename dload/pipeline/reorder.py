@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from itertools import accumulate
 from typing import Any
@@ -14,6 +14,7 @@ from dload.pipeline.node import Node, assembled, finite, pieces, seed_given, who
 from dload.pipeline.order import DisplacedOrder, FullOrder
 from dload.pipeline.running import Cursor, Epoch, Need, Run
 from dload.pipeline.streams import RepeatCursor, SkipCursor, TakeCursor
+from dload.randomness import hash64
 
 _IDLE = 1000
 _Order = DisplacedOrder | FullOrder | EndlessOrder
@@ -107,7 +108,9 @@ class Shuffle(Node):
                 yield Need(first, last, need.source, need.shard)
 
     def stream(self, run: Run, epoch: Epoch) -> Cursor:
-        return BufferCursor(self.parents[0].cursor(run, epoch), self.size, run.seed_of(self), epoch)
+        lane = run.lane
+        size = -(-self.size // lane.grid.lanes)
+        return BufferCursor(self.parents[0].cursor(run, epoch), size, hash64(run.seed_of(self), lane.number), epoch)
 
     def __getstate__(self) -> dict[str, Any]:
         derived = ("_sizes", "_starts")  # large, and quickly made again
@@ -135,6 +138,11 @@ class _Part(Node):
 
     def units(self) -> list[int]:
         return clipped(self.parents[0].units(), self.offset, self.offset + finite(self, "this"))
+
+    def part(self, place: int) -> tuple[int, int | None]:
+        first, last = self.parents[0].part(place + self.offset)
+        ends = [end for end in (None if last is None else last - self.offset, self.length) if end is not None]
+        return max(0, first - self.offset), min(ends, default=None)
 
     def demand(self, run: Run, epoch: Epoch, start: int, stop: int) -> Iterator[Need]:
         offset = self.offset
@@ -167,7 +175,12 @@ class Take(_Part):
         return False
 
     def stream(self, run: Run, epoch: Epoch) -> Cursor:
-        return TakeCursor(self.parents[0].cursor(run, epoch), self.count)
+        return TakeCursor(self.parents[0].cursor(run, epoch), run.lane.count(self.count))
+
+    @cached_property
+    def span(self) -> int | None:
+        below = self.parents[0].span
+        return self.count if below is None else min(self.count, below)
 
 
 class Skip(_Part):
@@ -189,7 +202,12 @@ class Skip(_Part):
         return None if below is None else max(0, below - self.count)
 
     def stream(self, run: Run, epoch: Epoch) -> Cursor:
-        return SkipCursor(self.parents[0].cursor(run, epoch), self.count)
+        return SkipCursor(self.parents[0].cursor(run, epoch), run.lane.count(self.count))
+
+    @cached_property
+    def span(self) -> int | None:
+        below = self.parents[0].span
+        return None if below is None else max(0, below - self.count)
 
 
 class Repeat(Node):
@@ -216,6 +234,10 @@ class Repeat(Node):
     def endless(self) -> bool:
         return self.times is None
 
+    def below(self, epoch: Epoch, number: int) -> Epoch:
+        """The epoch of a pass."""
+        return (*epoch, number)
+
     def _pass_of(self, place: int) -> tuple[int, int, int]:
         each = finite(self.parents[0], "repeat")
         number = place // each
@@ -223,14 +245,23 @@ class Repeat(Node):
 
     def fetch(self, run: Run, epoch: Epoch, places: Sequence[int]) -> list[Any]:
         parent = self.parents[0]
-        return assembled(places, self._pass_of, lambda number, below: parent.fetch(run, (*epoch, number), below))
+        return assembled(
+            places, self._pass_of, lambda number, below: parent.fetch(run, self.below(epoch, number), below)
+        )
 
     def identities(self, run: Run, epoch: Epoch, places: Sequence[int]) -> list[int]:
         parent = self.parents[0]
-        return assembled(places, self._pass_of, lambda number, below: parent.identities(run, (*epoch, number), below))
+        return assembled(
+            places, self._pass_of, lambda number, below: parent.identities(run, self.below(epoch, number), below)
+        )
 
     def units(self) -> list[int]:
         return self.parents[0].units() * (self.times or 0)
+
+    def part(self, place: int) -> tuple[int, int | None]:
+        _, base, _ = self._pass_of(place)
+        first, last = self.parents[0].part(place - base)
+        return base + first, None if last is None else base + last
 
     def demand(self, run: Run, epoch: Epoch, start: int, stop: int) -> Iterator[Need]:
         idle = 0  # passes without any need: whoever looks for the next one must not look for ever
@@ -238,13 +269,30 @@ class Repeat(Node):
             number, base, end = self._pass_of(start)
             end = min(stop, end)
             idle += 1
-            for need in self.parents[0].demand(run, (*epoch, number), start - base, end - base):
+            for need in self.parents[0].demand(run, self.below(epoch, number), start - base, end - base):
                 yield Need(need.first + base, need.last + base, need.source, need.shard)
                 idle = 0
             start = end
 
     def stream(self, run: Run, epoch: Epoch) -> Cursor:
-        return RepeatCursor(lambda number: self.parents[0].cursor(run, (*epoch, number)), self.times)
+        return passes_of(self.parents[0], run, lambda number: self.below(epoch, number), self.times)
+
+    @cached_property
+    def span(self) -> int | None:
+        below = self.parents[0].span
+        return None if self.times is None or below is None else self.times * below
+
+
+def passes_of(node: Node, run: Run, epoch_of: Callable[[int], Epoch], times: int | None) -> Cursor:
+    """One pass over a stream-tier node after the other; each lane goes on with its share of the next."""
+
+    def make(number: int) -> Cursor:
+        return node.cursor(node.after(run, number), epoch_of(number))
+
+    def fruitless(first: int, last: int) -> bool:
+        return run.lane.saw_all(node.span or run.lane.grid.c, first, last)
+
+    return RepeatCursor(make, times, fruitless)
 
 
 def clipped(sizes: list[int], start: int, stop: int) -> list[int]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
+from dload.pipeline.lanes import Lane
 from dload.randomness import hash64
 
 if TYPE_CHECKING:
@@ -69,16 +70,21 @@ class Rows(Protocol):
 
 @dataclass(frozen=True)
 class Run:
-    """One run of a pipeline: its seed, how many homes its shuffles have, and how it reads."""
+    """One run of a pipeline: its seed, how many homes its shuffles have, how it reads, and for which lane."""
 
     seed: int
     rows: Rows
     homes: int = 1
     paths: dict[int, str] = field(default_factory=dict)  # id of a node -> where it stands: `paths_of`
+    lane: Lane = field(default_factory=Lane)
 
     def seed_of(self, node: Node) -> int:
         """A node's own seed, else one that follows from the run's and its place in the pipeline."""
         return node.seed if node.seed is not None else hash64(self.seed, self.paths[id(node)])
+
+    def later(self, rows: int) -> Run:
+        """The run of what begins so many rows of the lanes later."""
+        return replace(self, lane=self.lane.later(rows)) if rows else self
 
 
 class Cursor(ABC):

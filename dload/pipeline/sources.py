@@ -135,15 +135,22 @@ class RandomStream(Node):
 class Factory(Node):
     """What a function gives that is called at the start of each epoch: an iterable of any kind, in the stream tier.
 
+    Each lane gets all of it, as for a stream that steers others; with `shard`, its rows are dealt to the lanes, each of
+    which goes over all of it and keeps its own.
+
     An iterator with `get_state` and `set_state` (or `state_dict` and `load_state_dict`) resumes by them; any other by
     going over what was read before.
     """
 
     kind = "factory"
 
-    def __init__(self, make: Callable[[], Iterable[Any]]) -> None:
+    def __init__(self, make: Callable[[], Iterable[Any]], shard: bool = False) -> None:
         super().__init__()
         self.make = function(make, "from_iterable")
+        self.shard = shard
+
+    def parameters(self) -> dict[str, Any]:
+        return {"shard": True} if self.shard else {}
 
     def functions(self) -> tuple[Callable[..., Any], ...]:
         return (self.make,)
@@ -157,4 +164,4 @@ class Factory(Node):
         return False
 
     def stream(self, run: Run, epoch: Epoch) -> Cursor:
-        return OutsideCursor(self.make, epoch)
+        return OutsideCursor(self.make, epoch, run.lane, dealt=self.shard)

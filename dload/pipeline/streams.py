@@ -7,6 +7,7 @@ from typing import Any
 
 from dload.errors import ConfigError
 from dload.pipeline.cursors import applied
+from dload.pipeline.lanes import Lane
 from dload.pipeline.running import HOLE, Cursor
 
 
@@ -59,11 +60,11 @@ class FilterCursor(Cursor):
 
 
 class CountingCursor(Cursor):
-    """`(number, element)`. HOLEs are counted, and pass. State: [the parent's, the number]."""
+    """`(number, element)`, by the rows of the lane. HOLEs are counted, and pass. State: [the parent's, how many]."""
 
-    def __init__(self, parent: Cursor) -> None:
+    def __init__(self, parent: Cursor, lane: Lane) -> None:
         self.below = (parent,)
-        self._parent = parent
+        self._parent, self._lane = parent, lane
         self._count = 0
 
     def reset(self, state: Any | None) -> None:
@@ -73,7 +74,7 @@ class CountingCursor(Cursor):
     def __next__(self) -> Any:
         item = next(self._parent)
         self._count += 1
-        return HOLE if item is HOLE else (self._count - 1, item)
+        return HOLE if item is HOLE else (self._lane.row(self._count - 1), item)
 
     def get_state(self) -> Any:
         return [self._parent.get_state(), self._count]
@@ -136,21 +137,23 @@ class SkipCursor(Cursor):
 
 
 class RepeatCursor(Cursor):
-    """One pass after another, each made by `make(number)`. State: [number, the pass's state, whether it gave anything].
+    """One pass after another, each made by `make(number)`. State: [number, the pass's state, the first of the passes
+    that gave nothing so far].
 
-    A pass that gives nothing (or HOLEs alone) raises ConfigError where there is no end: it would go on for ever.
+    Where there is no end, and passes give nothing (or HOLEs alone), it would go on for ever: ConfigError, once
+    `fruitless(the first of them, the last)` says that there was enough to see.
     """
 
-    def __init__(self, make: Callable[[int], Cursor], times: int | None) -> None:
-        self._make, self._times = make, times
+    def __init__(self, make: Callable[[int], Cursor], times: int | None, fruitless: Callable[[int, int], bool]) -> None:
+        self._make, self._times, self._fruitless = make, times, fruitless
         self._number = 0
-        self._gave = False
+        self._empty = 0  # the first of the passes that gave nothing so far; the next one, where this one gave something
         self._pass: Cursor | None = None
         self._naming = False
 
-    def _begin(self, number: int, state: Any | None, gave: bool) -> None:
+    def _begin(self, number: int, state: Any | None, empty: int) -> None:
         self.close()
-        self._number, self._gave, self._pass = number, gave, None
+        self._number, self._empty, self._pass = number, empty, None
         if self._times is None or number < self._times:
             self._pass = self._make(number)
             if self._naming:
@@ -158,26 +161,27 @@ class RepeatCursor(Cursor):
             self._pass.reset(state)
 
     def reset(self, state: Any | None) -> None:
-        self._begin(*((0, None, False) if state is None else state))
+        self._begin(*((0, None, 0) if state is None else state))
 
     def __next__(self) -> Any:
         while self._pass is not None:
             try:
                 item = next(self._pass)
             except StopIteration:
-                if self._times is None and not self._gave:
+                if self._times is None and self._empty <= self._number and self._fruitless(self._empty, self._number):
                     raise ConfigError(
                         f"pass {self._number} of an endless repeat gave nothing, and so would all others",
                         remedy="check the filter below it",
                     ) from None
-                self._begin(self._number + 1, None, False)
+                self._begin(self._number + 1, None, self._empty)
             else:
-                self._gave = self._gave or item is not HOLE
+                if item is not HOLE:
+                    self._empty = self._number + 1
                 return item
         raise StopIteration
 
     def get_state(self) -> Any:
-        return [self._number, None if self._pass is None else self._pass.get_state(), self._gave]
+        return [self._number, None if self._pass is None else self._pass.get_state(), self._empty]
 
     def keep_identities(self) -> None:
         self._naming = True

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dload.errors import ConfigError
-from dload.pipeline.lanes import Grid
+from dload.pipeline.lanes import Grid, Lane
 from tests.models.lanes import Grid as Model
 from tests.models.order import part_run
 
@@ -36,28 +38,47 @@ def test_counts_and_places_are_the_models(shape: tuple[int, int, int], rows: int
 def test_parts_are_exactly_their_rows_in_time(shape: tuple[int, int, int], borders: list[int]) -> None:
     c, C, m = shape
     grid, model = Grid(C * c, C, m), Model(C * c, C, m)
-    for part in range(len(borders) - 1):
-        slices = [grid.slice(lane, borders, part) for lane in range(grid.lanes)]
+    for part, (low, high) in enumerate(pairwise(borders)):
+        slices = [grid.slice(lane, low, high) for lane in range(grid.lanes)]
         assert slices == [part_run(model, lane, borders, part) for lane in range(grid.lanes)]
         seen = []
-        for row in range(borders[part], borders[part + 1]):
+        for row in range(low, high):
             lane, element = grid.where(*divmod(row, grid.B))
-            found, offset = grid.locate(lane, element, borders)
-            assert found == part
-            seen.append(slices[lane][0] + offset)
-        assert sorted(seen) == list(range(borders[part], borders[part + 1]))
+            seen.append(slices[lane][0] + element - grid.count(lane, low))
+        assert sorted(seen) == list(range(low, high))
 
 
 @settings(deadline=None)
 @given(SHAPES, st.integers(1, 90), st.integers(0, 300))
-def test_equal_parts_need_no_list(shape: tuple[int, int, int], T: int, element: int) -> None:
+def test_equal_parts_are_the_models(shape: tuple[int, int, int], T: int, element: int) -> None:
     c, C, m = shape
     grid, model = Grid(C * c, C, m), Model(C * c, C, m)
     for lane in range(grid.lanes):
-        part, offset = grid.locate(lane, element, range(0, T << 40, T))
-        assert (part, offset) == model.locate(lane, element, T)
+        row = grid.row_of(lane, element)
+        assert grid.where(*divmod(row, grid.B)) == (lane, element)
+        part = row // T
+        assert (part, element - grid.count(lane, part * T)) == model.locate(lane, element, T)
         start, length = model.run(lane, part, T)
-        assert grid.slice(lane, range(0, T << 40, T), part) == (part * T + start, length)
+        assert grid.slice(lane, part * T, (part + 1) * T) == (part * T + start, length)
+
+
+@settings(deadline=None)
+@given(SHAPES, st.integers(0, 200), st.integers(0, 60), st.integers(0, 60))
+def test_a_lane_counts_rows_from_where_its_pass_begins(
+    shape: tuple[int, int, int], base: int, low: int, high: int
+) -> None:
+    c, C, m = shape
+    grid = Grid(C * c, C, m)
+    rows = [grid.where(*divmod(row, grid.B))[0] for row in range(base, base + 60)]
+    for number in range(grid.lanes):
+        lane = Lane(grid, number, base)
+        own = [row for row, of in enumerate(rows) if of == number]
+        assert [lane.row(element) for element in range(len(own))] == own
+        assert [lane.count(row) for row in range(60)] == [sum(x < row for x in own) for row in range(60)]
+        first, count = lane.slice(*sorted((low, high)))
+        assert first == min(low, high) + sum(of < number for of in rows[min(low, high) : max(low, high)])
+        assert count == rows[min(low, high) : max(low, high)].count(number)
+        assert lane.later(7) == Lane(grid, number, base + 7)
 
 
 @pytest.mark.parametrize("world", [1, 2, 3, 4, 6, 12])

@@ -6,7 +6,6 @@ import random
 from collections import Counter
 from collections.abc import Callable
 from fractions import Fraction
-from itertools import pairwise
 from math import log
 from typing import Any
 
@@ -15,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dload.errors import ConfigError
-from dload.pipeline.lanes import Grid
+from dload.pipeline.lanes import Grid, Lane
 from dload.pipeline.mixing import (
     STAGE_ROWS,
     Schedule,
@@ -35,6 +34,19 @@ WEIGHTS = st.lists(st.sampled_from([0, 1, 2, 7, 50, 0.3, 1e-3]), min_size=1, max
 
 def endless(weights: Any, seed: int = 5) -> Weave:
     return Weave(Schedule(weights, len(weights)), seed)
+
+
+def pieces(mix: Weave, grid: Grid, i: int, a: int, b: int) -> list[tuple[int, int]]:
+    """(start, length) of each lane's piece of child i's rows a to b - 1, counted from a."""
+    low, high = mix.positions_of(i, a, b)
+    lanes = [Lane(grid, number) for number in range(grid.lanes)]
+    return [
+        (
+            mix.before(lane, i, high) - mix.before(lane, i, low),
+            mix.lane_count(lane, i, high) - mix.lane_count(lane, i, low),
+        )
+        for lane in lanes
+    ]
 
 
 @pytest.fixture
@@ -190,13 +202,12 @@ def test_counts_lanes_and_passes_are_the_models(model_of: Callable[[list[float],
             for i in range(len(weights)):
                 assert mix.count(i, row) == model.count(i, row)
                 for lane in range(grid.lanes):
-                    assert mix.lane_count(grid, lane, i, row) == model.lane_count(model_grid, lane, i, row)
+                    assert mix.lane_count(Lane(grid, lane), i, row) == model.lane_count(model_grid, lane, i, row)
         for i, weight in enumerate(weights):
             if weight:
                 T, e = rng.randint(1, 60), rng.randint(0, 3)
-                borders = mix.lane_borders(grid, i, e * T, (e + 1) * T)
                 runs = [model.child_run(model_grid, lane, i, e, T) for lane in range(grid.lanes)]
-                assert [(a - e * T, b - a) for a, b in pairwise(borders)] == runs
+                assert pieces(mix, grid, i, e * T, (e + 1) * T) == runs
                 assert mix.row_of(i, T) == model.row_of(i, T)
 
 
@@ -392,9 +403,9 @@ def test_lanes_get_their_pieces_over_all_stages(data: st.DataObject, c: int, C: 
     for row, (i, _) in enumerate(mix.rows(0, mix.length or 0)):
         lane = grid.where(*divmod(row, grid.B))[0]
         if row % 5 == 0:
-            assert mix.lane_count(grid, lane, i, row) == counts[lane, i]
+            assert mix.lane_count(Lane(grid, lane), i, row) == counts[lane, i]
         counts[lane, i] += 1
     for i, length in enumerate(lengths):
-        borders = mix.lane_borders(grid, i, 0, length)
-        assert borders[-1] == length
-        assert [b - a for a, b in pairwise(borders)] == [counts[lane, i] for lane in range(grid.lanes)]
+        found = pieces(mix, grid, i, 0, length)
+        assert [count for _, count in found] == [counts[lane, i] for lane in range(grid.lanes)]
+        assert [start for start, _ in found] == [sum(count for _, count in found[:x]) for x in range(grid.lanes)]
