@@ -31,16 +31,31 @@ import random
 rng = random.Random(int(seed))
 cache = ShardCache(Path(root), int(budget))
 source = LoggedSource(Path(folder), delay=0.001)
+def read(wanted):
+    for digest in wanted:
+        with cache.ensure(digest, int(size), source.opener(digest)) as pin:
+            data = pin.path.read_bytes()
+            time.sleep(0.001)
+            assert pin.path.exists()
+        assert data == source.body(digest)
+    finished.append(True)
 say("ready")
 hear()
-for digest in rng.choices(digests, k=int(rounds)):
-    with cache.ensure(digest, int(size), source.opener(digest)) as pin:
-        data = pin.path.read_bytes()
-        time.sleep(0.001)
-        assert pin.path.exists()
-    assert data == source.body(digest)
+finished = []
+read(rng.choices(digests, k=int(rounds)))
 say("done")
 """
+
+FOUR_THREADS = READER.replace(
+    "read(rng.choices(digests, k=int(rounds)))",
+    """
+import threading
+threads = [threading.Thread(target=read, args=(rng.choices(digests, k=int(rounds)),)) for _ in range(4)]
+[thread.start() for thread in threads]
+[thread.join() for thread in threads]
+assert len(finished) == 4
+""",
+)
 
 HOLDER = """
 root, folder, digest, size = sys.argv[1:]
@@ -89,9 +104,10 @@ def test_case_c43_many_processes_want_one_cold_shard(root: Path, source: LoggedS
 def test_case_c42_the_budget_holds_while_many_processes_download(
     root: Path, source: LoggedSource, python: Python
 ) -> None:
-    digests = [source.make(number, SIZE) for number in range(30)]
-    budget = 9 * SIZE + 1000
-    readers = [python(READER, root, source.folder, budget, seed, 15, SIZE, *digests) for seed in range(8)]
+    """Eight processes of four threads, over ten times as much as there is room for."""
+    digests = [source.make(number, SIZE // 4) for number in range(50)]
+    budget = 5 * SIZE // 4 + 1000
+    readers = [python(FOUR_THREADS, root, source.folder, budget, seed, 8, SIZE // 4, *digests) for seed in range(8)]
     assert [line(reader) for reader in readers] == ["ready"] * 8
     for reader in readers:
         tell(reader)
@@ -101,7 +117,7 @@ def test_case_c42_the_budget_holds_while_many_processes_download(
         assert most <= budget
         time.sleep(0.005)
     assert [line(reader) for reader in readers] == ["done"] * 8
-    assert most > budget - 2 * SIZE
+    assert most > budget - SIZE // 2
     status = ShardCache(root).status()
     assert (status.pinned, status.partials) == (0, 0)
 

@@ -183,7 +183,11 @@ def test_cache_verbs(cli: Cli) -> None:
     assert "was damaged and is dropped" in cli.fails(14, "cache", "verify")
     cli.ok("pull", "birds")
     assert "would free" in cli.ok("cache", "clear", "--dry-run").err
-    assert cli.ok("cache", "status", "--json").json()["shards"] == 1
+    status = cli.ok("cache", "status", "--json").json()
+    assert status["shards"] == 1
+    shares = [(share["name"], share["shards"], share["shard_bytes"]) for share in status["datasets"]]
+    assert shares == [("birds", 1, status["shard_bytes"])]
+    assert "birds" in cli.ok("cache", "status").out
     cli.ok("cache", "clear")
     assert cli.ok("cache", "status", "--json").json()["shards"] == 0
     assert "cache_dir:" in cli.ok("cache", "status").out

@@ -10,17 +10,21 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 import dload
+from dload.api.pipeline import Pipeline
 from dload.cache import ShardCache
-from dload.errors import CacheFullError, IntegrityError
+from dload.errors import CacheFullError, InfeasiblePipelineError, IntegrityError
+from dload.importers.folder import Folder
 from dload.manifest import Manifest
 from dload.pack import Sample
+from dload.pipeline.sources import Samples
 from dload.repo.keys import shard_key
-from dload.run import ShardFeed
 from dload.run.open_shard import open_shard
+from dload.store.local import FolderStore
 from dload.store.retrying import Backoff, Retrying
 from dload.store.s3 import S3Store
 from dload.testing.fault_proxy import Cut, Fault, FaultProxy, Flip, Reset, Short, Slow, Stall, Status
@@ -56,9 +60,9 @@ class World:
         return digest_of(stream(store or self.store(), cache, self.manifest))
 
 
-def stream(store: Retrying, cache: ShardCache, manifest: Manifest, prefetch: int = 3) -> Iterator[Sample]:
-    for reader in ShardFeed(store, cache, manifest.shards, prefetch=prefetch):
-        yield from reader.samples()
+def stream(store: Retrying, cache: ShardCache, manifest: Manifest, prefetch: int = 4) -> Iterator[Sample]:
+    """The samples, through as many shards at once."""
+    yield from Pipeline(Samples(manifest, SimpleNamespace(store=store, cache=cache), None, prefetch))
 
 
 def digest_of(samples: Iterable[Sample]) -> str:
@@ -82,10 +86,12 @@ def world(s3_place: tuple[str, str], proxy: FaultProxy, s3_server: S3Server) -> 
 CODE = """
 import hashlib, os, random, resource, sys, threading, time
 from pathlib import Path
+from types import SimpleNamespace
+from dload.api.pipeline import Pipeline
 from dload.cache import ShardCache
 from dload.manifest import Manifest, ShardInfo, ShardList
-from dload.run import ShardFeed, fetch_shards
-from dload.run.open_shard import open_shard
+from dload.pipeline.sources import Samples
+from dload.run import fetch_shards
 from dload.store.retrying import Backoff, Retrying
 from dload.store.s3 import S3Store
 bucket, prefix, url, root, budget, rows = sys.argv[1:7]
@@ -94,11 +100,11 @@ shards = ShardList.of([ShardInfo(digest, *map(int, numbers)) for digest, *number
 quick = Backoff(patience=60, first=0.01, longest=0.1)
 store = Retrying(S3Store(bucket, prefix, endpoint_url=url, timeout=5, backoff=quick), quick)
 cache = ShardCache(Path(root), int(budget) or None, patience=30)
-def read(prefetch=3):
+manifest = Manifest("made", "0" * 64, shards)
+def read(prefetch=4):
     sha256 = hashlib.sha256()
-    for reader in ShardFeed(store, cache, shards, prefetch=prefetch):
-        for key, fields in reader.samples():
-            sha256.update(key.encode() + b"".join(fields.values()))
+    for key, fields in Pipeline(Samples(manifest, SimpleNamespace(store=store, cache=cache), None, prefetch)):
+        sha256.update(key.encode() + b"".join(fields.values()))
     return sha256.hexdigest()
 def say(*words):
     print(*words, flush=True)
@@ -154,7 +160,7 @@ def test_case_c30_slow_downs_and_an_outage_are_survived(world: World, tmp_path: 
     proxy, cache = world.proxy, ShardCache(tmp_path / "cache")
     proxy.add(Status(503), method=_GET, rate=0.2)
     proxy.add(Status(429, "TooManyRequests"), method=_GET, rate=0.2)
-    samples = stream(world.store(), cache, world.manifest, prefetch=1)
+    samples = stream(world.store(), cache, world.manifest, prefetch=2)
     got = [next(samples) for _ in range(50)]
     proxy.clear()
     proxy.add(Status(503))  # all is down
@@ -217,8 +223,10 @@ def test_case_c25_clearing_while_others_read_and_commit(
 
 def test_case_c40_a_budget_under_one_shard_is_an_error_at_once(world: World, tmp_path: Path) -> None:
     cache = ShardCache(tmp_path / "cache", world.size // 10, patience=1e9)
-    with pytest.raises(CacheFullError, match="at least") as caught:
+    with pytest.raises(InfeasiblePipelineError):
         world.read(cache)
+    with pytest.raises(CacheFullError, match="at least") as caught:
+        open_shard(world.store(), cache, world.manifest.shards[0])
     assert world.gets() == 0
     enough = ShardCache(tmp_path / "cache", max(world.manifest.shards.sizes) + caught.value.details["least"])
     assert world.read(enough) == world.expected
@@ -319,7 +327,6 @@ def test_case_c83_few_files_may_be_open(
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
 say(read(prefetch=64))
 cache.clear()
-manifest = Manifest("made", "0" * 64, shards)
 fetch_shards(store, cache, manifest, 64, None)
 say(len(cache.entries()))
 """
@@ -334,6 +341,26 @@ def test_case_c84_what_was_read_outlives_its_shard(world: World, tmp_path: Path)
     assert cache.counts().evictions >= 5
     cache.clear()
     assert digest_of(kept) == world.expected
+
+
+def test_case_c49_what_is_read_from_is_never_deleted(tmp_path: Path) -> None:
+    """A local store, the folder that a data set came from, and a cache with room for one shard."""
+    inputs = tmp_path / "inputs"
+    inputs.mkdir()
+    for number in range(60):
+        (inputs / f"{number:02}.bin").write_bytes(bytes([number]) * 2000)
+    store = FolderStore(tmp_path / "store")
+    cache = ShardCache(tmp_path / "cache", 40_000)
+    repo = dload.Repository(store, cache)
+    repo.commit("bins", Folder(inputs), target_shard_size=20_000)
+    before = {
+        path: path.read_bytes() for path in (*inputs.iterdir(), *(tmp_path / "store").rglob("*")) if path.is_file()
+    }
+    for _ in range(2):
+        assert len(list(repo.dataset("bins").samples())) == 60
+    assert cache.counts().evictions > 0
+    cache.clear()
+    assert {path: path.read_bytes() for path in before} == before
 
 
 # ---- one shard over several connections

@@ -6,7 +6,7 @@ from dataclasses import asdict
 
 import click
 
-from dload.cli.output import count, pairs, short
+from dload.cli.output import count, pairs, short, table
 from dload.cli.session import Session, verb
 from dload.sizes import format_size
 
@@ -20,19 +20,31 @@ def command() -> None:
 
 @verb("status")
 def status(session: Session) -> None:
-    """Show what the cache holds."""
-    state = session.cache.status()
+    """Show what the cache holds, and of which data set. A shard that several data sets have counts for each."""
+    state, shares = session.cache.status(), session.cache.by_dataset()
     rows = [
         ("cache_dir", str(state.root)),
         ("used", f"{format_size(state.used)} / {format_size(state.budget)} ({session.config.cache_budget_raw})"),
         ("free disk", format_size(state.free_disk)),
         ("shards", f"{state.shards:,}, {format_size(state.shard_bytes)}"),
         ("in use", f"{state.pinned:,}, {format_size(state.pinned_bytes)}"),
-        ("unfinished", f"{state.partials:,}, {format_size(state.partial_bytes)}"),
+        ("unfinished", f"{state.partials:,}, {format_size(state.partial_bytes)} ({state.coming:,} coming now)"),
         ("manifests", f"{state.manifests:,}, {format_size(state.manifest_bytes)}"),
         ("key indexes", f"{state.key_indexes:,}, {format_size(state.key_index_bytes)}"),
     ]
-    session.out.facts(asdict(state) | {"root": str(state.root)}, lambda: pairs(rows))
+    by_dataset = table(
+        ["DATA SET", "VERSIONS", "SHARDS", "SIZE", "IN USE", "UNFINISHED"],
+        [
+            (
+                share.name or "(unknown)", f"{share.versions:,}", f"{share.shards:,}", format_size(share.shard_bytes),
+                f"{share.pinned:,}", f"{share.partials:,}",
+            )
+            for share in shares
+        ],
+        right=["VERSIONS", "SHARDS", "SIZE", "IN USE", "UNFINISHED"],
+    )  # fmt: skip
+    facts = asdict(state) | {"root": str(state.root), "datasets": [asdict(share) for share in shares]}
+    session.out.facts(facts, lambda: pairs(rows) + (f"\n\n{by_dataset}" if shares else ""))
 
 
 @verb("clear")
