@@ -25,7 +25,7 @@ from dload.cache.download import OpenStream, fill, sha256_of
 from dload.cache.eviction import stamp
 from dload.cache.inventory import Entry, scan, shard_path
 from dload.cache.pins import Pin, delete_unlocked, most_downloads, pin_file, set_time
-from dload.cache.room import WAITED, Blocked, Reservation, Room
+from dload.cache.room import WAITED, Blocked, Reservation, Room, unfurnished
 from dload.cache.status import CacheStatus, DatasetShare, by_dataset, status_of
 from dload.cache.turn import Seat
 from dload.cache.waiting import Waiting
@@ -359,7 +359,7 @@ class ShardCache:
         """How many bytes of shards the budget can hold beside manifests and the cache's own files; None: any."""
         entries = scan(self._here)
         limit = allowed(self._budget, self._here, sum(entry.stored for entry in entries))
-        beside = sum(entry.size for entry in entries if entry.kind in ("manifest", "other"))
+        beside = unfurnished(self._here) + sum(entry.size for entry in entries if entry.kind in ("manifest", "other"))
         return None if limit is None else max(0, limit - beside)
 
     def entries(self) -> list[tuple[str, int, float]]:

@@ -30,6 +30,7 @@ from dload.sizes import format_size
 
 # Tells backup programs that all of this can be fetched again: https://bford.info/cachedir/
 _TAG = b"Signature: 8a477f597d28d172789f06886806bc55\n"
+_FURNITURE = (("CACHEDIR.TAG", _TAG), ("turn", b" " * turns.LINE))
 
 
 class Reservation(Held):
@@ -248,9 +249,17 @@ class Room:
 
     def _furnish(self) -> None:
         """Make the cache's own files, so that what they take is known from the start."""
-        for name, content in (("CACHEDIR.TAG", _TAG), ("turn", b" " * turns.LINE)):
-            if not (self.root / name).exists():
-                (self.root / name).write_bytes(content)
+        for name, content in _missing(self.root):
+            (self.root / name).write_bytes(content)
+
+
+def unfurnished(root: Path) -> int:
+    """Bytes of the cache's own files that will be made at its first use."""
+    return sum(len(content) for _, content in _missing(root))
+
+
+def _missing(root: Path) -> list[tuple[str, bytes]]:
+    return [(name, content) for name, content in _FURNITURE if not (root / name).exists()]
 
 
 def _blocked(entries: list[Entry], turn: str) -> Blocked:
