@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     from dload.api import Dataset as Dataset
     from dload.api import Pipeline as Pipeline
     from dload.api import Repository as Repository
+    from dload.api.loader import Loader as Loader
+    from dload.api.loader import merge_states as merge_states
     from dload.api.pipeline import choice as choice
     from dload.api.pipeline import concat as concat
     from dload.api.pipeline import from_iterable as from_iterable
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
 # Name -> the module that has it. Loaded at first use, so that `import dload` costs next to nothing.
 _HOMES = {
     **dict.fromkeys(("Dataset", "Pipeline", "Repository"), "dload.api"),
+    **dict.fromkeys(("Loader", "merge_states"), "dload.api.loader"),
     **dict.fromkeys(
         ("choice", "concat", "from_iterable", "mix", "random_stream", "select", "zip", "zip_with"), "dload.api.pipeline"
     ),

@@ -129,12 +129,12 @@ class Pipeline:
     def check(self) -> PlanReport:
         """Whether it fits into the cache: `.ok`, `.message`, with what must be resident against the budget, by
         source, and what to change. Touches no storage."""
-        run = Run(self._seed(None), _NOTHING, paths=paths_of(self.node))
-        return check(self.node, run, self._epoch, _limit)
+        run = Run(self._seed(None), NOTHING, paths=paths_of(self.node))
+        return check(self.node, run, self._epoch, limit_of)
 
     def explain(self) -> str:
         """The nodes with tiers and lengths, and the beginning of the demand: which shards are needed when."""
-        return explain(self.node, Run(self._seed(None), _NOTHING, paths=paths_of(self.node)), self._epoch)
+        return explain(self.node, Run(self._seed(None), NOTHING, paths=paths_of(self.node)), self._epoch)
 
     def fingerprint(self, *, tag: object = None) -> str:
         """The identity of what it gives, 64 hex digits: the same on any machine, another if anything changes. `tag`,
@@ -175,23 +175,31 @@ class Pipeline:
         return iterate(self.node, run, window, number, step, lane)
 
     def _seed(self, given: int | None) -> int:
-        """The run's seed: given, else the first met from the top, else 0 where nothing needs one, else drawn once."""
-        if given is not None:
-            return given
-        found = next((node.seed for _, node in walk(self.node) if node.seed is not None), None)
-        if found is not None:
-            return found
-        if not any(node.draws for _, node in walk(self.node)):
-            return 0
-        if self._drawn is None:
-            self._drawn = random.SystemRandom().randrange(1 << 62)
-        return self._drawn
+        return run_seed(self) if given is None else given
 
     def __getstate__(self) -> dict[str, Any]:
         return {"node": self.node, "_epoch": 0, "_drawn": self._drawn}
 
     def __repr__(self) -> str:
         return f"Pipeline({' ← '.join(_chain(self.node))})"
+
+
+def run_seed(pipe: Pipeline, alone: bool = True) -> int:
+    """The seed of a run that was given none: the first met from the top, else 0 where nothing needs one, else drawn
+    once for this pipeline. Raises ConfigError where it would be drawn and the process isn't `alone`: each would draw
+    another."""
+    found = next((node.seed for _, node in walk(pipe.node) if node.seed is not None), None)
+    if found is not None:
+        return found
+    if not any(node.draws for _, node in walk(pipe.node)):
+        return 0
+    if not alone:
+        raise ConfigError(
+            "several ranks need one seed, and none was given", remedy="pass seed=0, the same on each rank"
+        )
+    if pipe._drawn is None:
+        pipe._drawn = random.SystemRandom().randrange(1 << 62)
+    return pipe._drawn
 
 
 class _Nothing:
@@ -204,10 +212,10 @@ class _Nothing:
         raise AssertionError("planning reads nothing")
 
 
-_NOTHING = _Nothing()
+NOTHING = _Nothing()
 
 
-def _limit(source: sources.Samples) -> CacheLimit:
+def limit_of(source: sources.Samples) -> CacheLimit:
     cache = source.origin.cache
     return CacheLimit(f"the cache {cache.root}", cache.room_for_shards())
 
@@ -227,16 +235,17 @@ def _agreed(what: str, given: int | None, saved: int) -> int:
 
 
 # ---- from nothing, and from several
-def from_iterable(source: Iterable[Any] | Callable[[], Iterable[Any]], *, shard: bool = False) -> Pipeline:  # noqa: ARG001
+def from_iterable(source: Iterable[Any] | Callable[[], Iterable[Any]], *, shard: bool = False) -> Pipeline:
     """A pipeline of a sequence (a list, an array: seekable), or of what a function gives that is called once an epoch.
 
-    `shard` is taken for programs written for dload-ml: one process has nothing to share out.
+    Over several workers or ranks, each goes over all of what a function gives (a side stream); with `shard` they
+    share it.
     """
     if callable(source):
-        return Pipeline(sources.Factory(source))
+        return Pipeline(sources.Factory(source, shard))
     if hasattr(source, "__getitem__") and hasattr(source, "__len__"):
         return Pipeline(sources.Sequenced(cast("Sequence[Any]", source)))
-    return Pipeline(sources.Factory(_Again(source)))
+    return Pipeline(sources.Factory(_Again(source), shard))
 
 
 class _Again:

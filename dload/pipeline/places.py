@@ -171,15 +171,16 @@ class PickedPlaces(Places):
         whole, rest = divmod(turn - self._first, self._stride)
         if turn < self._first:
             return 0
-        part = min(max(offset - self._rows.start, 0), len(self._rows)) if rest == 0 else len(self._rows)
+        rows = self._rows
+        part = len(rows) if rest else len(range(rows.start, max(rows.start, min(offset, rows.stop)), rows.step))
         return whole * len(self._rows) + part
 
     def _element(self, number: int) -> int:
         turn, offset = divmod(number, len(self._rows))
-        return (self._first + turn * self._stride) * self._size + self._rows.start + offset
+        return (self._first + turn * self._stride) * self._size + self._rows[offset]
 
     def at(self, epoch: Epoch, start: int, stop: int) -> Sequence[int]:
-        wide, found = len(self._rows), []
+        wide, found = len(self._rows) if self._rows.step == 1 else 1, []  # how many follow one another in the lane
         while start < stop:
             element = self._element(start)
             found.append(self._lane.at(epoch, element, element + min(stop - start, wide - start % wide)))
