@@ -35,7 +35,7 @@ def left(partial: Path) -> DloadError | None:
     try:
         with _path(partial).open("rb") as file:
             told = json.loads(file.read(_MOST))
-        kinds = {kind.kind: kind for kind in _kinds(DloadError)}
+        kinds = {kind.kind: kind for kind in reversed([*_kinds(DloadError)])}  # of one kind, the most general
         made = kinds[told["kind"]](told["message"], remedy=told["remedy"], **told["details"])
     except (OSError, ValueError, KeyError, TypeError):
         return None

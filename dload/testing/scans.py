@@ -52,7 +52,9 @@ def _simulated(epochs: Epochs, room: int, rank: Callable[[int, float], float]) -
     return downloads
 
 
-def scan(cache: ShardCache, epochs: Epochs, size: int, *, informed: bool) -> int:
+def scan(
+    cache: ShardCache, epochs: Epochs, size: int, *, informed: bool, clock: Callable[[], float] = time.monotonic
+) -> int:
     """Read shards of `size` made-up bytes through a real cache; returns how many were downloaded.
 
     `informed`: whether the cache is told when each is needed again, estimated by the pace so far.
@@ -60,7 +62,7 @@ def scan(cache: ShardCache, epochs: Epochs, size: int, *, informed: bool) -> int
     bodies = {shard: random.Random(shard).randbytes(size) for shard in {one for epoch in epochs for one in epoch}}
     digests = {shard: hashlib.sha256(body).hexdigest() for shard, body in bodies.items()}
     downloads = 0
-    began = time.monotonic()
+    began = clock()
     for step, (shard, ahead) in enumerate(uses(epochs), 1):
 
         def open_stream(start: int, body: bytes = bodies[shard]) -> Iterator[bytes]:
@@ -69,6 +71,6 @@ def scan(cache: ShardCache, epochs: Epochs, size: int, *, informed: bool) -> int
             yield body[start:]
 
         pin = cache.ensure(digests[shard], size, open_stream)
-        seconds = min(ahead, 1e9) * (time.monotonic() - began) / step
+        seconds = min(ahead, 1e9) * (clock() - began) / step
         pin.release(seconds if informed else None)
     return downloads
