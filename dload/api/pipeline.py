@@ -216,8 +216,10 @@ NOTHING = _Nothing()
 
 
 def limit_of(source: sources.Samples) -> CacheLimit:
+    """How much room for shards a source's cache has. Reads its directory."""
     cache = source.origin.cache
-    return CacheLimit(f"the cache {cache.root}", cache.room_for_shards())
+    budget, room = cache.budget, cache.room_for_shards()
+    return CacheLimit(f"the cache {cache.root}", room, 0 if room is None else budget - room)
 
 
 def _chain(node: Node) -> Iterator[str]:

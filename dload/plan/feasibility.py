@@ -7,10 +7,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import islice
+from operator import add
 
-from dload.pipeline.node import Need, Node, Run
+from dload.pipeline.combine import Concat
+from dload.pipeline.node import Node, Run
 from dload.pipeline.sources import Samples
-from dload.plan.tops import index_tops, sources_of
+from dload.plan.tops import sources_of
 from dload.sizes import format_size
 
 _ENDLESS = 1 << 62
@@ -19,10 +21,12 @@ _LOOKED_AT = 20_000  # needs of one top that are looked at: windows further on a
 
 @dataclass(frozen=True, slots=True)
 class CacheLimit:
-    """A cache that sources share: its name for people, and its budget in bytes (None: unlimited)."""
+    """A cache that sources share: its name for people, how many bytes of shards it has room for (None: any), and how
+    many bytes of its budget other files take."""
 
     name: str
     budget: int | None
+    beside: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +41,8 @@ class Resident:
 
 @dataclass(frozen=True)
 class PlanReport:
-    """The verdict, with its figures. `prefetch`: how many shards are fetched beyond those that are being read."""
+    """The verdict, with its figures. `needed`: bytes that must be resident at once, in all caches together; `prefetch`:
+    how many shards each cursor fetches beyond those that are being read."""
 
     ok: bool
     lines: list[str] = field(default_factory=list)
@@ -51,45 +56,97 @@ class PlanReport:
 
 
 def check(top: Node, run: Run, epoch: int, limit_of: Callable[[Samples], CacheLimit]) -> PlanReport:
-    """Whether the pipeline can run: the shards that must be in each cache at the same time, against its budget.
+    """Whether the pipeline can run: the shards that must be in each cache at the same time, against its room.
 
     Reads no storage. Needs the more time the more shards a window spans; of a long epoch only the beginning is looked
-    at.
+    at. Where a later stretch needs more, or another epoch, the window holds less there and fetches some shards twice:
+    only a shard that doesn't fit alone would be an error, and the figure is never less than the largest one.
     """
-    peaks = [peak for node in index_tops(top) for peak in _peaks(node, run, epoch)]
-    by_cache: dict[CacheLimit, list[tuple[Samples, int, int]]] = {}
-    for source, shards, size in peaks:
-        by_cache.setdefault(limit_of(source), []).append((source, shards, size))
-    if not by_cache:
+    limits: dict[str, CacheLimit] = {}
+    caches: dict[int, str] = {}  # by id of a source: the name of its cache
+    for source in sources_of(top):
+        limit = limit_of(source)
+        caches[id(source)] = limit.name
+        limits[limit.name] = _narrower(limit, limits.get(limit.name, limit))
+    found = [_Verdict(limits[name], use) for name, use in _uses(top, run, epoch, caches).items()]
+    if not found:
         return PlanReport(True, ["fits: no data set is read"])
-    ok, lines, residents, needed, prefetch = True, [], [], 0, _ENDLESS
-    for limit, entries in by_cache.items():
-        required = sum(size for _, _, size in entries)
-        largest = max(max(source.manifest.shards.sizes, default=0) for source, _, _ in entries)
-        spare = _ENDLESS if limit.budget is None else limit.budget - required
-        asked = max(0, max(source.prefetch for source, _, _ in entries) - 1)
-        depth = asked if not largest else max(0, min(asked, spare // largest))
-        fits = spare >= 0
-        ok, needed, prefetch = ok and fits, needed + required, min(prefetch, depth)
-        lines.append(
-            f"{'fits' if fits else 'does not fit'}: {format_size(required)} must be in {limit.name} at once, "
-            f"its budget is {format_size(limit.budget)}"
-        )
-        for source, shards, size in entries:
-            name = f"{source.manifest.name}@{source.manifest.version[:12]}"
-            lines.append(f"  {name}: {shards} of {len(source.manifest.shards)} shards, {format_size(size)}")
-            residents.append(Resident(name, shards, size, max(source.manifest.shards.sizes, default=0)))
-        if fits:
-            lines.append(f"  fetched ahead: {depth} shards" + ("" if depth == asked else f" ({asked} asked for)"))
-        else:
-            lines += _remedies(top, required)
-    return PlanReport(ok, lines, residents, needed, prefetch)
+    lines = [line for verdict in found for line in verdict.lines(top)]
+    residents = [resident for verdict in found for resident in verdict.residents()]
+    needed, prefetch = sum(verdict.use.bytes for verdict in found), min(verdict.depth for verdict in found)
+    return PlanReport(all(verdict.fits for verdict in found), lines, residents, needed, prefetch)
 
 
-def _remedies(top: Node, required: int) -> list[str]:
-    lines = [
-        f"  set a budget of at least {required} bytes ({format_size(required)}): DLOAD_CACHE_BUDGET, or cache_budget="
-    ]
+def _narrower(one: CacheLimit, other: CacheLimit) -> CacheLimit:
+    """Of two limits of one cache, the one that holds."""
+    return min(one, other, key=lambda limit: _ENDLESS if limit.budget is None else limit.budget)
+
+
+@dataclass(frozen=True, slots=True)
+class _Use:
+    """What a part of a pipeline needs in one cache at the same time: bytes, by how many cursors, and of each source (by
+    its id) so many shards and bytes."""
+
+    bytes: int
+    feeds: int
+    sources: dict[int, tuple[Samples, int, int]]
+
+    def joined(self, other: _Use, how: Callable[[int, int], int]) -> _Use:
+        sources = dict(self.sources)
+        for number, (source, shards, size) in other.sources.items():
+            _, before, bytes_before = sources.get(number, (source, 0, 0))
+            sources[number] = source, how(before, shards), how(bytes_before, size)
+        return _Use(how(self.bytes, other.bytes), how(self.feeds, other.feeds), sources)
+
+
+class _Verdict:
+    """On one cache."""
+
+    def __init__(self, limit: CacheLimit, use: _Use) -> None:
+        self.use = use
+        self._limit = limit
+        self._sources = list(use.sources.values())
+        self._spare = _ENDLESS if limit.budget is None else limit.budget - use.bytes
+        self._asked = max(0, max(source.prefetch for source, _, _ in self._sources) - 1)
+
+    @property
+    def fits(self) -> bool:
+        return self._spare >= 0
+
+    @property
+    def depth(self) -> int:
+        """How many shards each cursor may fetch ahead."""
+        largest = max(_largest(source) for source, _, _ in self._sources)
+        return max(0, min(self._asked, self._spare // (self.use.feeds * largest))) if largest else self._asked
+
+    def residents(self) -> list[Resident]:
+        return [Resident(_title(source), shards, size, _largest(source)) for source, shards, size in self._sources]
+
+    def lines(self, top: Node) -> list[str]:
+        needed, limit = self.use.bytes, self._limit
+        lines = [
+            f"{'fits' if self.fits else 'does not fit'}: {format_size(needed)} ({needed} bytes) must be in "
+            f"{limit.name} at once, which has room for {format_size(limit.budget)}"
+        ]
+        for source, shards, size in self._sources:
+            count = len(source.manifest.shards)
+            lines.append(f"  {_title(source)}: {shards} of {count} shards at a time, {format_size(size)}")
+        if not self.fits:
+            return lines + _remedies(top, needed + limit.beside)
+        asked = "" if self.depth == self._asked else f" ({self._asked} asked for)"
+        return [*lines, f"  fetched ahead: {self.depth} shards{asked}"]
+
+
+def _title(source: Samples) -> str:
+    return f"{source.manifest.name}@{source.manifest.version[:12]}"
+
+
+def _largest(source: Samples) -> int:
+    return max(source.manifest.shards.sizes, default=0)
+
+
+def _remedies(top: Node, least: int) -> list[str]:
+    lines = [f"  set a budget of at least {least} bytes ({format_size(least)}): DLOAD_CACHE_BUDGET, or cache_budget="]
     kinds = {(node.kind, bool(node.parameters().get("full"))) for node in _all(top)}
     if ("shuffle", True) in kinds:
         lines.append("  or shuffle within a window: shuffle(buffer_size=4096) instead of shuffle(full=True)")
@@ -107,32 +164,65 @@ def _all(top: Node) -> Iterable[Node]:
         yield from _all(parent)
 
 
-def _peaks(node: Node, run: Run, epoch: int) -> list[tuple[Samples, int, int]]:
-    """Per source: how many shards of it are needed at once at most, and their bytes."""
+class _Held:
+    """Shards that are there, each once however many needs it has, and how many at most there were at once."""
+
+    def __init__(self) -> None:
+        self._uses: Counter[str] = Counter()
+        self._shards = self._bytes = 0
+        self.most_shards = self.most_bytes = 0
+
+    def add(self, digest: str, size: int) -> None:
+        self._uses[digest] += 1
+        if self._uses[digest] == 1:
+            self._shards += 1
+            self._bytes += size
+            self.most_shards = max(self.most_shards, self._shards)
+            self.most_bytes = max(self.most_bytes, self._bytes)
+
+    def remove(self, digest: str, size: int) -> None:
+        self._uses[digest] -= 1
+        if not self._uses[digest]:
+            del self._uses[digest]
+            self._shards -= 1
+            self._bytes -= size
+
+
+def _uses(node: Node, run: Run, epoch: int, caches: dict[int, str]) -> dict[str, _Use]:
+    """What a pipeline needs in each cache, by its name; `caches`: the cache of each source, by the source's id."""
+    if node.indexed:
+        return _uses_of_top(node, run, epoch, caches)
+    how = max if isinstance(node, Concat) else add  # one after another, or all at once
+    found: dict[str, _Use] = {}
+    for parent in node.parents:
+        for name, use in _uses(parent, run, epoch, caches).items():
+            found[name] = found[name].joined(use, how) if name in found else use
+    return found
+
+
+def _uses_of_top(node: Node, run: Run, epoch: int, caches: dict[int, str]) -> dict[str, _Use]:
     stop = _ENDLESS if node.length is None else node.length
-    needs = islice(node.demand(run, (epoch,), 0, stop), _LOOKED_AT)
-    held: list[tuple[int, int, Need]] = []  # by the place behind their last use
-    shards: Counter[tuple[int, str]] = Counter()
-    sizes: Counter[int] = Counter()
-    counts: Counter[int] = Counter()
-    peaks: dict[int, tuple[Samples, int, int]] = {}
-    for number, need in enumerate(needs):
-        while held and held[0][0] <= need.first:
-            _release(heapq.heappop(held)[2], shards, sizes, counts)
-        heapq.heappush(held, (need.last, number, need))
-        key, info = (id(need.source), need.source.manifest.shards.digests[need.shard]), id(need.source)
-        if not shards[key]:
-            sizes[info] += need.source.manifest.shards.sizes[need.shard]
-            counts[info] += 1
-        shards[key] += 1
-        _, most, size = peaks.get(info, (need.source, 0, 0))
-        peaks[info] = need.source, max(most, counts[info]), max(size, sizes[info])
-    return list(peaks.values())
-
-
-def _release(need: Need, shards: Counter[tuple[int, str]], sizes: Counter[int], counts: Counter[int]) -> None:
-    key, info = (id(need.source), need.source.manifest.shards.digests[need.shard]), id(need.source)
-    shards[key] -= 1
-    if not shards[key]:
-        sizes[info] -= need.source.manifest.shards.sizes[need.shard]
-        counts[info] -= 1
+    needs = node.demand(run, (epoch,), 0, stop)
+    leaving: list[tuple[int, int, Samples, str, int]] = []  # by the place behind their last use
+    by_cache: dict[str, _Held] = {}
+    by_source: dict[int, _Held] = {}
+    for number, need in enumerate(islice(needs, _LOOKED_AT)):
+        while leaving and leaving[0][0] <= need.first:
+            _, _, source, digest, size = heapq.heappop(leaving)
+            by_cache[caches[id(source)]].remove(digest, size)
+            by_source[id(source)].remove(digest, size)
+        source, shards = need.source, need.source.manifest.shards
+        digest, size = shards.digests[need.shard], shards.sizes[need.shard]
+        heapq.heappush(leaving, (need.last, number, source, digest, size))
+        by_cache.setdefault(caches[id(source)], _Held()).add(digest, size)
+        by_source.setdefault(id(source), _Held()).add(digest, size)
+    cut = next(needs, None) is not None  # what wasn't looked at may have larger ones
+    found: dict[str, _Use] = {}
+    for source in sources_of(node):
+        held, name = by_source.get(id(source)), caches[id(source)]
+        if held or cut:
+            largest = _largest(source) if cut else 0
+            peak = max(largest, by_cache[name].most_bytes if name in by_cache else 0)
+            most = (source, held.most_shards, held.most_bytes) if held else (source, 1, largest)
+            found[name] = found.get(name, _Use(0, 1, {})).joined(_Use(peak, 1, {id(source): most}), max)
+    return found
