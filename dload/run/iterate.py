@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable
+from inspect import GEN_CLOSED, GEN_RUNNING, getgeneratorstate
 from itertools import chain
 from operator import length_hint
 from types import TracebackType
@@ -40,18 +41,26 @@ class _Position:
             return self.start + handed
         return self.places[handed - 1] + 1
 
+    def end(self) -> None:
+        """Nothing more is handed out."""
+        self.count = self.handed()
+        for _ in self.items:
+            pass
+
 
 class PipelineIterator(chain[Any]):
     """The elements of one epoch. Made by `iterate`.
 
-    `get_state()` gives a small JSON value: what was handed out so far. `close()`, or forgetting it, lets go of pins,
-    threads and files; it is a context manager, too. An element's error comes out in its place.
+    `get_state()` gives a small JSON value: what was handed out so far, also after an error or `close()`. `close()`, or
+    forgetting it, lets go of pins, threads and files; it is a context manager, too. An element's error comes out in its
+    place, and ends it.
     """
 
     # A chain goes from element to element without running any Python of ours: what costs most with small samples.
     top: Node
     run: Run
     epoch: int
+    _window: ShardWindow
     _position: _Position
     _elements: Generator[Iterable[Any], None, None]
 
@@ -62,11 +71,18 @@ class PipelineIterator(chain[Any]):
         if self.top.indexed:
             return make_state(self.top, plan, self.epoch, position.place(), None)
         step = position.step + position.handed()
-        return make_state(self.top, plan, self.epoch, step, [[0, 0, [position.lane_state()]]])
+        try:
+            return make_state(self.top, plan, self.epoch, step, [[0, 0, [position.lane_state()]]])
+        finally:
+            if getgeneratorstate(self._elements) == GEN_CLOSED:  # to say where it stands it may have had to read again
+                self._window.close()
 
     def close(self) -> None:
-        """End it now. Closing twice is fine."""
-        self._elements.close()
+        """End it now, also while another thread waits for an element. Closing twice is fine."""
+        self._window.close()
+        if getgeneratorstate(self._elements) != GEN_RUNNING:
+            self._elements.close()
+            self._position.end()
 
     def __enter__(self) -> PipelineIterator:
         return self
@@ -88,7 +104,7 @@ def iterate(
     found = PipelineIterator.from_iterable(elements)
     assert isinstance(found, PipelineIterator)
     found.top, found.run, found.epoch = top, run, epoch
-    found._position, found._elements = position, elements
+    found._window, found._position, found._elements = window, position, elements
     position.start = step
     return found
 

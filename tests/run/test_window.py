@@ -6,6 +6,7 @@ import gc
 import multiprocessing
 import os
 import re
+import signal
 import subprocess
 import sys
 import threading
@@ -313,3 +314,106 @@ print(len(list(whole)))
         cwd=Path(dload.__file__).parent.parent, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert (done.stdout.split(), done.stderr) == (["200", "100", "200"], "")
+
+
+# ---- the end of an iterator
+@pytest.mark.parametrize("tier", ["index", "stream"])
+@pytest.mark.parametrize("error", [AccessError, KeyboardInterrupt])
+def test_after_an_error_it_says_where_it_stood(
+    store, cache: ShardCache, made, streamed, tier: str, error: type[BaseException]
+) -> None:
+    bad = [True]
+
+    def label(sample: Sample) -> str:
+        if sample[0] == "shard4/sample3" and bad:
+            raise error("not now")
+        return sample[0]
+
+    pipe = streamed(store, cache, made.manifest).map(label)
+    pipe = pipe.filter(lambda _: True).batch(1).unbatch() if tier == "stream" else pipe
+    iterator, got = pipe.iter(epoch=0), []
+    with pytest.raises(error, match="not now"):
+        for key in iterator:
+            got.append(key)
+    eventually(lambda: not fetch_threads() and own() == [])
+    state = iterator.get_state()
+    eventually(lambda: not fetch_threads() and own() == [])
+    bad.clear()
+    assert error is KeyboardInterrupt or len(got) == 43  # an interruption may come in the middle of a chunk
+    assert got + list(pipe.iter(state=state)) == [key for key, _ in made.all]
+
+
+def test_a_closed_iterator_gives_nothing_more_and_says_where_it_stood(store, cache: ShardCache, made, streamed) -> None:
+    pipe = streamed(store, cache, made.manifest)
+    iterator = pipe.iter(epoch=0)
+    head = list(islice(iterator, 37))  # in the middle of a chunk
+    iterator.close()
+    assert list(iterator) == []
+    assert head + list(pipe.iter(state=iterator.get_state())) == made.all
+
+
+def test_closing_ends_a_wait_in_another_thread(store, cache: ShardCache, made, streamed) -> None:
+    gate, asked = threading.Event(), threading.Event()
+
+    def plan(call: Call) -> None:
+        asked.set()
+        gate.wait()
+
+    store.plan = plan
+    iterator = streamed(store, cache, made.manifest).iter()
+    ended: list[BaseException] = []
+
+    def wait() -> None:
+        try:
+            next(iterator)
+        except RuntimeError as error:
+            ended.append(error)
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    asked.wait()
+    iterator.close()
+    waiting.join()
+    gate.set()
+    assert "closed" in str(ended[0])
+    eventually(lambda: not fetch_threads() and own() == [])
+
+
+def test_ctrl_c_ends_a_wait_and_lets_go(tmp_path: Path) -> None:
+    code = """
+import signal, sys, threading, time
+from pathlib import Path
+from types import SimpleNamespace
+from dload.api.pipeline import Pipeline
+from dload.cache import ShardCache
+from dload.cache.pins import own
+from dload.pipeline.sources import Samples
+from dload.store.faulty import Faulty
+from dload.store.memory import MemoryStore
+from dload.testing.shards import made_samples, manifest_of, put_shard
+store = Faulty(MemoryStore())
+manifest = manifest_of([put_shard(store, made_samples(number, 2)) for number in range(3)])
+gate = threading.Event()
+store.plan = lambda call: print("asked", flush=True) or gate.wait() if call.operation == "stream" else None
+pipe = Pipeline(Samples(manifest, SimpleNamespace(store=store, cache=ShardCache(Path(sys.argv[1])))))
+try:
+    next(iter(pipe))
+except KeyboardInterrupt:
+    print("interrupted")
+gate.set()
+while own() or any(thread.name.startswith("dload-fetch") for thread in threading.enumerate()):
+    time.sleep(0.01)
+store.plan = lambda call: None
+print(len(list(pipe)))
+"""
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, tmp_path / "cache"],
+        cwd=Path(dload.__file__).parent.parent, text=True, stdout=subprocess.PIPE,
+    )  # fmt: skip
+    with process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "asked\n"
+        process.send_signal(signal.SIGINT)
+        lines = process.stdout.read().split()
+        assert [line for line in lines if line != "asked"] == ["interrupted", "6"]
+    assert process.returncode == 0
