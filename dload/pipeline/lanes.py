@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 
 from dload.errors import ConfigError
 
+_PASSES = 8
+
 
 @dataclass(frozen=True, slots=True)
 class Grid:
@@ -116,6 +118,8 @@ class Lane:
         return Lane(self.grid, self.number, self.base + rows)
 
     def saw_all(self, rows: int, first: int, last: int) -> bool:
-        """Whether passes of so many rows, from number `first` to `last`, gave the lane as many as one of them has: if
-        nothing came of these, nothing will."""
-        return self.count((last + 1) * rows) - self.count(first * rows) >= rows
+        """Whether passes of so many rows, from number `first` to `last`, gave the lane enough to say that nothing will
+        come of others if nothing came of these. The only lane saw all of them; one of several sees its share, which
+        may be another each time, and waits for as many rows as several passes have."""
+        wanted = rows if self.grid.lanes == 1 else _PASSES * rows
+        return self.count((last + 1) * rows) - self.count(first * rows) >= wanted

@@ -423,7 +423,8 @@ def until_first(weights: Any, lengths: Sequence[int | None], seed: int) -> Weave
     """
     weave = Weave(Schedule(weights, len(lengths)), seed)
     stop = _LOOKED_AT if None in lengths else None
-    while weave.length is None and weave.grow_below(stop):
+    ends = any(length is not None for length in lengths)
+    while ends and weave.length is None and weave.grow_below(stop):
         due = [row for i, length in enumerate(lengths) if (row := _read_row(weave, i, length, length)) is not None]
         weave.length = min(due, default=None)
     return weave

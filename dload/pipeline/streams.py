@@ -171,7 +171,7 @@ class RepeatCursor(Cursor):
                 if self._times is None and self._empty <= self._number and self._fruitless(self._empty, self._number):
                     raise ConfigError(
                         f"pass {self._number} of an endless repeat gave nothing, and so would all others",
-                        remedy="check the filter below it",
+                        remedy="check the filter below it; where only one lane gets nothing, shuffle below the filter",
                     ) from None
                 self._begin(self._number + 1, None, self._empty)
             else:

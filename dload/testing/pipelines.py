@@ -11,7 +11,8 @@ from itertools import islice
 from typing import Any
 
 from dload.manifest import Manifest, ShardInfo, ShardList
-from dload.pipeline.cursors import PlaceCursor, SteadyCursor
+from dload.pipeline.cursors import SteadyCursor
+from dload.pipeline.lanes import Lane
 from dload.pipeline.node import Node, paths_of
 from dload.pipeline.running import Cursor, Epoch, Feed, Need, Run
 from dload.pipeline.sources import Samples
@@ -102,13 +103,13 @@ class Streamed(Node):
         return False
 
     def stream(self, run: Run, epoch: Epoch) -> Cursor:
-        return PlaceCursor(self.parents[0], run, epoch)
+        return self.parents[0].cursor(run, epoch)
 
 
-def make_run(node: Node, seed: int = 5, homes: int = 1) -> tuple[Run, MemoryRows]:
+def make_run(node: Node, seed: int = 5, homes: int = 1, lane: Lane | None = None) -> tuple[Run, MemoryRows]:
     """A run of a pipeline over made-up samples."""
     rows = MemoryRows()
-    return Run(seed, rows, homes, paths_of(node)), rows
+    return Run(seed, rows, homes, paths_of(node), lane or Lane()), rows
 
 
 def top_cursor(node: Node, run: Run, epoch: Epoch) -> Cursor:
@@ -117,9 +118,11 @@ def top_cursor(node: Node, run: Run, epoch: Epoch) -> Cursor:
     return cursor if node.indexed else SteadyCursor(cursor)
 
 
-def elements(node: Node, epoch: int = 0, most: int | None = None, seed: int = 5, homes: int = 1) -> list[Any]:
-    """What one epoch gives, HOLEs among it; at most so many."""
-    run, rows = make_run(node, seed, homes)
+def elements(
+    node: Node, epoch: int = 0, most: int | None = None, seed: int = 5, homes: int = 1, lane: Lane | None = None
+) -> list[Any]:
+    """What one epoch gives (to a lane), HOLEs among it; at most so many."""
+    run, rows = make_run(node, seed, homes, lane)
     cursor = top_cursor(node, run, (epoch,))
     cursor.reset(None)
     found = list(islice(cursor, most))
@@ -131,7 +134,12 @@ def elements(node: Node, epoch: int = 0, most: int | None = None, seed: int = 5,
 
 
 def restores_everywhere(
-    make: Callable[[], Node], *, most: int = 60, again: int | None = None, state_size: int = 600
+    make: Callable[[], Node],
+    *,
+    most: int = 60,
+    again: int | None = None,
+    state_size: int = 600,
+    lane: Lane | None = None,
 ) -> list[Any]:
     """Restore epochs 0 and 1 of `make()` at every step from their states, as JSON, in fresh nodes, runs and cursors,
     and compare all that follows and the next epoch. At most `most` elements of each epoch are looked at.
@@ -139,13 +147,13 @@ def restores_everywhere(
     `again`: how many samples going on may at most read that were read before; sources must be made of LARGE samples
     then. Gives the elements of epoch 0.
     """
-    whole = [elements(make(), epoch, most) for epoch in range(3)]
+    whole = [elements(make(), epoch, most, lane=lane) for epoch in range(3)]
     for epoch in range(2):
-        for step, (state, reads_left) in enumerate(_states(make(), epoch, most)):
+        for step, (state, reads_left) in enumerate(_states(make(), epoch, most, lane)):
             where = f"epoch {epoch}, step {step}, state {state}"
             assert len(state) <= state_size, where
             node = make()
-            run, rows = make_run(node)
+            run, rows = make_run(node, lane=lane)
             cursor = top_cursor(node, run, (epoch,))
             cursor.reset(json.loads(state))
             assert json.dumps(cursor.get_state()) is not None
@@ -161,9 +169,9 @@ def restores_everywhere(
     return whole[0]
 
 
-def _states(node: Node, epoch: int, most: int) -> list[tuple[str, int]]:
+def _states(node: Node, epoch: int, most: int, lane: Lane | None) -> list[tuple[str, int]]:
     """At each step of an epoch: the state as JSON, and how many samples are read from there on."""
-    run, rows = make_run(node)
+    run, rows = make_run(node, lane=lane)
     cursor = top_cursor(node, run, (epoch,))
     cursor.reset(None)
     found = []
