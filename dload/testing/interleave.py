@@ -7,6 +7,7 @@ schedules with up to so many switches away from a client that could have gone on
 
 from __future__ import annotations
 
+import itertools
 import random
 import threading
 import time
@@ -234,13 +235,21 @@ class Schedule:
         return next(client for client in first if client in waiting)
 
 
-def schedules(attempt: Callable[[Choose], Run], clients: int, switches: int) -> Iterator[Schedule]:
-    """Every schedule with up to `switches` switches, run by `attempt` and then yielded.
+def schedules(
+    attempt: Callable[[Choose], Run], clients: int, switches: int, most: int | None = None
+) -> Iterator[Schedule]:
+    """Every schedule with up to `switches` switches, or `most` of them drawn by chance: each is run by `attempt`, then
+    yielded.
 
     A switch is tried only where the call that is put off meets a call that another client makes later on.
     """
+    draw = random.Random(0)
     pending = [Schedule(tuple((first + i) % clients for i in range(clients))) for first in range(clients)]
-    while pending:
+    for _ in itertools.count() if most is None else range(most):
+        if not pending:
+            return
+        at = draw.randrange(len(pending))
+        pending[at], pending[-1] = pending[-1], pending[at]
         schedule = pending.pop()
         done = attempt(schedule)
         yield schedule

@@ -3,6 +3,7 @@ ever lost, and nothing visible is ever half there."""
 
 from __future__ import annotations
 
+import os
 import pickle
 import random
 from collections.abc import Callable, Sequence
@@ -226,11 +227,17 @@ def _holds(world: World, done: Run) -> None:
             assert version in hidden or "speech" not in seen or version in seen["speech"]
 
 
+# A bounded number, drawn by chance. All, in hours: DLOAD_TEST_SWITCHES=2 pytest tests/repo/test_interleavings.py
+ALL_SWITCHES = int(os.environ.get("DLOAD_TEST_SWITCHES", "0"))
+
+
+@pytest.mark.timeout(36_000 if ALL_SWITCHES else 300)
 @pytest.mark.parametrize("scene", SCENES)
-def test_every_interleaving_with_one_switch(scene: str) -> None:
+def test_interleavings_with_few_switches(scene: str) -> None:
     acts = SCENES[scene]
-    count = sum(1 for _ in schedules(lambda choose: attempt(acts, choose), len(acts), switches=1))
-    assert count > len(acts)
+    most = None if ALL_SWITCHES else 60
+    runs = schedules(lambda choose: attempt(acts, choose), len(acts), switches=ALL_SWITCHES or 2, most=most)
+    assert sum(1 for _ in runs) >= 60
 
 
 @pytest.mark.parametrize("scene", SCENES)
@@ -269,7 +276,7 @@ def test_it_finds_a_lost_update() -> None:
         found.add(store.get("counter").data)
         return done
 
-    assert list(schedules(count, 2, switches=0)) == [Schedule((1, 0)), Schedule((0, 1))]
+    assert set(schedules(count, 2, switches=0)) == {Schedule((1, 0)), Schedule((0, 1))}
     assert found == {b"2"}
     assert len(list(schedules(count, 2, switches=1))) > 2
     assert found == {b"1", b"2"}
