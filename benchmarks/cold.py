@@ -4,10 +4,10 @@
 
 24 shards of 64 MiB (--quick: 8) with samples of 100 KB on a real S3 server (SeaweedFS). dload streams them shuffled, in
 batches of 64, through an empty cache: hashed, written to disk, read back. The bare download gets the same objects with
-16 threads of one boto3 client and drops the bytes as they come. Both in turns, near (the server itself), distant (10 ms
-one way and 90 MB/s a connection, by dload.testing.shaping_proxy), and distant on a line of 350 MB/s. Prints medians: seconds to the first sample
-(unshuffled) and to the first batch from an open data set on, MB/s over all, the ratio to the bare download's, and how
-many GETs a shard took. Server, proxy and client share this machine's processors.
+16 threads of one boto3 client and drops the bytes as they come. Both in turns: near (the server itself), distant (10 ms
+one way and 90 MB/s a connection, by dload.testing.shaping_proxy), and distant on a line of 350 MB/s. Prints medians:
+seconds to the first sample (unshuffled) and to the first batch from an open data set on, MB/s over all, the ratio to
+the bare download's, and how many GETs a shard took. Server, proxy and client share this machine's processors.
 """
 
 from __future__ import annotations

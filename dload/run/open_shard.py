@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from concurrent.futures import Future
+from contextlib import closing, suppress
+from queue import Empty, SimpleQueue
 from typing import NamedTuple
 
 from dload.cache import Pin, Seat, ShardCache
@@ -12,12 +16,11 @@ from dload.errors import IntegrityError, PackFormatError
 from dload.manifest import ShardInfo
 from dload.pack import ShardReader
 from dload.repo.keys import shard_key
-from dload.repo.parallel import ordered
 from dload.store.base import Store
 
 # A shard that someone stands still without comes over several connections, since a distant store gives each only so
-# much: at 90 MB/s a connection, 64 MiB take 0.75 s over one and 0.15 s over these (benchmarks/cold.py). Not a small one,
-# which is there soon enough, and none that is fetched ahead, for which it is one request a shard.
+# much: at 90 MB/s a connection, 64 MiB take 0.75 s over one and 0.15 s over these (benchmarks/cold.py). Not a small
+# one, which is there soon enough, and none that is fetched ahead, for which it is one request a shard.
 SPLIT_FROM = 16 << 20
 _PIECE = 4 << 20
 _CONNECTIONS = 8
@@ -90,7 +93,35 @@ def _in_one(store: Store, shard: ShardInfo, start: int) -> Iterator[bytes]:
 
 
 def _in_pieces(store: Store, shard: ShardInfo, start: int) -> Iterator[bytes]:
-    """By ranges side by side, in order: what has come early waits in memory, at most two pieces a connection."""
+    """By ranges side by side, in order: what has come early waits in memory, at most two pieces a connection.
+
+    Who closes it doesn't wait for requests under way: their threads end with them, or with the process.
+    """
     key = shard_key(shard.digest)
-    places = range(start, shard.size, _PIECE)
-    return ordered(lambda at: store.get_range(key, at, min(_PIECE, shard.size - at)), places, _CONNECTIONS)
+    wanted: SimpleQueue[tuple[int, Future[bytes]] | None] = SimpleQueue()
+
+    def work() -> None:
+        while (job := wanted.get()) is not None:
+            at, piece = job
+            try:
+                piece.set_result(store.get_range(key, at, min(_PIECE, shard.size - at)))
+            except BaseException as error:
+                piece.set_exception(error)
+
+    for number in range(_CONNECTIONS):
+        threading.Thread(target=work, name=f"dload-piece-{number}", daemon=True).start()
+    coming: deque[Future[bytes]] = deque()
+    try:
+        for at in range(start, shard.size, _PIECE):
+            coming.append(Future())
+            wanted.put((at, coming[-1]))
+            if len(coming) == 2 * _CONNECTIONS:
+                yield coming.popleft().result()
+        while coming:
+            yield coming.popleft().result()
+    finally:
+        with suppress(Empty):
+            while True:
+                wanted.get_nowait()
+        for _ in range(_CONNECTIONS):
+            wanted.put(None)

@@ -22,6 +22,7 @@ from dload.pack import Sample
 from dload.repo.keys import shard_key
 from dload.run.open_shard import open_shard
 from dload.store.local import FolderStore
+from dload.store.memory import MemoryStore
 from dload.store.retrying import Backoff, Retrying
 from dload.store.s3 import S3Store
 from dload.testing.fault_proxy import Cut, Fault, FaultProxy, Flip, Reset, Short, Slow, Stall, Status
@@ -258,3 +259,29 @@ def test_a_large_shard_that_someone_waits_for_comes_in_ranges(
         with open_shard(store, cache, shard, urgent=lambda: urgent).pin as pin:  # noqa: B023
             assert hashlib.sha256(pin.path.read_bytes()).hexdigest() == shard.digest
         assert world.gets() == gets + 1
+
+
+def test_who_gives_up_a_large_shard_does_not_wait_for_its_ranges(tmp_path: Path) -> None:
+    gate = threading.Event()
+
+    class OnlyTheFirst(MemoryStore):
+        def get_range(self, key: str, start: int, length: int) -> bytes:
+            if start > 0:
+                gate.wait()
+            return super().get_range(key, start, length)
+
+    class NotWantedError(Exception):
+        pass
+
+    def pause(_: float) -> None:
+        raise NotWantedError
+
+    store = OnlyTheFirst()
+    shard = put_shard(store, made_samples(1, 17, 1 << 20))
+    with pytest.raises(NotWantedError):
+        open_shard(store, ShardCache(tmp_path / "cache"), shard, pause=pause, urgent=lambda: True)
+    left = [thread for thread in threading.enumerate() if thread.name.startswith("dload-piece")]
+    assert left and all(thread.daemon for thread in left)
+    gate.set()
+    for thread in left:
+        thread.join()
