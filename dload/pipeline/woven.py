@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from dload.pipeline.mix import Mix
 
 _IDLE = 1000
+_LOOKED_AT = 256  # elements that are looked at one by one
 
 
 class Woven(NamedTuple):
@@ -151,15 +152,35 @@ class WovenLane:
         count = self._count(child, row)
         shift = piece.row - piece.first
         assert piece.stop is not None
-        low, high = lane.count(row), lane.count(piece.stop)
+        begin, end = (lane.count(row), count), (lane.count(piece.stop), piece.last)
         for need in self._mix.child_demand(run, epoch, child, shift + count, shift + piece.last):
-            first = self._element(child, need.first - shift, low, high)
-            last = self._element(child, need.last - 1 - shift, first, high) + 1
+            first = self._element(child, need.first - shift, begin, end)
+            last = self._element(child, need.last - 1 - shift, (first, need.first - shift), end) + 1
             yield Need(first, last, need.source, need.shard)
 
-    def _element(self, child: int, number: int, low: int, high: int) -> int:
-        """Which of the lane's elements, one of low to high - 1, is the one of this number that comes from the child."""
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (middle, high) if self._count(child, self._lane.row(middle)) <= number else (low, middle)
-        return low
+    def _element(self, child: int, number: int, begin: tuple[int, int], end: tuple[int, int]) -> int:
+        """Which of the lane's elements is the one of this number that comes from the child. `begin` and `end` are
+        elements between which it is, each with how many before it come from the child.
+
+        Counting costs a lot and looking at an element little: so it guesses by the share, and goes on from there.
+        """
+        lane, weave = self._lane, self._weave
+        (low, before), (high, after) = begin, end
+        narrow = False
+        while high - low > _LOOKED_AT:
+            guess = low + (number - before) * (high - low) // max(1, after - before) - _LOOKED_AT // 4
+            middle = (low + high) // 2 if narrow else min(max(guess, low + 1), high - 1)
+            count = self._count(child, lane.row(middle))
+            if count > number:
+                high, after = middle, count
+            else:
+                low, before = middle, count
+                if (number - count) * (high - low) <= (after - before) * _LOOKED_AT // 2:
+                    break
+            narrow = not narrow
+        for element in range(low, high):
+            if weave.child(lane.row(element)) == child:
+                if before == number:
+                    return element
+                before += 1
+        raise AssertionError("the lane has fewer elements of the child than its count says")
