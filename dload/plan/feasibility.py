@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from operator import add
 
-from dload.pipeline.combine import Concat
-from dload.pipeline.node import Node, Run
+from dload.pipeline.combine import Concat, Zip
+from dload.pipeline.lanes import Lane
+from dload.pipeline.node import Need, Node, Run, merged
+from dload.pipeline.places import places_of
 from dload.pipeline.sources import Samples
-from dload.plan.tops import sources_of
+from dload.plan.tops import index_tops, sources_of
 from dload.sizes import format_size
 
 _ENDLESS = 1 << 62
@@ -55,8 +57,11 @@ class PlanReport:
         return "\n".join(self.lines)
 
 
-def check(top: Node, run: Run, epoch: int, limit_of: Callable[[Samples], CacheLimit]) -> PlanReport:
-    """Whether the pipeline can run: the shards that must be in each cache at the same time, against its room.
+def check(
+    top: Node, run: Run, epoch: int, limit_of: Callable[[Samples], CacheLimit], lanes: Sequence[Lane] = ()
+) -> PlanReport:
+    """Whether the pipeline can run: the shards that must be in each cache at the same time, against its room. `lanes`:
+    those that run on this machine, each of which holds shards of its own; what several hold counts once.
 
     Reads no storage. Needs the more time the more shards a window spans; of a long epoch only the beginning is looked
     at. Where a later stretch needs more, or another epoch, the window holds less there and fetches some shards twice:
@@ -68,10 +73,10 @@ def check(top: Node, run: Run, epoch: int, limit_of: Callable[[Samples], CacheLi
         limit = limit_of(source)
         caches[id(source)] = limit.name
         limits[limit.name] = _narrower(limit, limits.get(limit.name, limit))
-    found = [_Verdict(limits[name], use) for name, use in _uses(top, run, epoch, caches).items()]
+    found = [_Verdict(limits[name], use) for name, use in _uses(top, run, epoch, caches, lanes or [run.lane]).items()]
     if not found:
         return PlanReport(True, ["fits: no data set is read"])
-    lines = [line for verdict in found for line in verdict.lines(top)]
+    lines = [line for verdict in found for line in verdict.lines(top)] + _lane_lines(top, run, epoch, lanes)
     residents = [resident for verdict in found for resident in verdict.residents()]
     needed, prefetch = sum(verdict.use.bytes for verdict in found), min(verdict.depth for verdict in found)
     return PlanReport(all(verdict.fits for verdict in found), lines, residents, needed, prefetch)
@@ -164,6 +169,29 @@ def _all(top: Node) -> Iterable[Node]:
         yield from _all(parent)
 
 
+def _lane_lines(top: Node, run: Run, epoch: int, lanes: Sequence[Lane]) -> list[str]:
+    if not lanes:
+        return []
+    first: dict[tuple[int, int], int] = {}  # shards that the first batch needs, with their bytes
+    for node in index_tops(top):
+        for lane in lanes:
+            for need in _of_lane(node, run, epoch, lane):
+                if need.first >= lane.grid.c or lane.number % lane.grid.m:
+                    break
+                first[id(need.source), need.shard] = need.source.manifest.shards.sizes[need.shard]
+    lines = [
+        f"  over {len(lanes)} lanes, each with shards of its own: the first batch needs {len(first)} shards, "
+        f"{format_size(sum(first.values()))}"
+    ]
+    if lanes[0].grid.lanes > 1 and any(isinstance(node, Zip) and not node.indexed for node in _all(top)):
+        lines.append("  zip pairs the elements of each lane among themselves: its sides can only be streamed")
+    return lines
+
+
+def _of_lane(node: Node, run: Run, epoch: int, lane: Lane) -> Iterator[Need]:
+    return places_of(node, lane).demand(run, (epoch,), 0)
+
+
 class _Held:
     """Shards that are there, each once however many needs it has, and how many at most there were at once."""
 
@@ -188,21 +216,20 @@ class _Held:
             self._bytes -= size
 
 
-def _uses(node: Node, run: Run, epoch: int, caches: dict[int, str]) -> dict[str, _Use]:
+def _uses(node: Node, run: Run, epoch: int, caches: dict[int, str], lanes: Sequence[Lane]) -> dict[str, _Use]:
     """What a pipeline needs in each cache, by its name; `caches`: the cache of each source, by the source's id."""
     if node.indexed:
-        return _uses_of_top(node, run, epoch, caches)
+        return _uses_of_top(node, run, epoch, caches, lanes)
     how = max if isinstance(node, Concat) else add  # one after another, or all at once
     found: dict[str, _Use] = {}
     for parent in node.parents:
-        for name, use in _uses(parent, run, epoch, caches).items():
+        for name, use in _uses(parent, run, epoch, caches, lanes).items():
             found[name] = found[name].joined(use, how) if name in found else use
     return found
 
 
-def _uses_of_top(node: Node, run: Run, epoch: int, caches: dict[int, str]) -> dict[str, _Use]:
-    stop = _ENDLESS if node.length is None else node.length
-    needs = node.demand(run, (epoch,), 0, stop)
+def _uses_of_top(node: Node, run: Run, epoch: int, caches: dict[int, str], lanes: Sequence[Lane]) -> dict[str, _Use]:
+    needs = merged([_of_lane(node, run, epoch, lane) for lane in lanes])  # lanes go forward in step
     leaving: list[tuple[int, int, Samples, str, int]] = []  # by the place behind their last use
     by_cache: dict[str, _Held] = {}
     by_source: dict[int, _Held] = {}
@@ -224,5 +251,7 @@ def _uses_of_top(node: Node, run: Run, epoch: int, caches: dict[int, str]) -> di
             largest = _largest(source) if cut else 0
             peak = max(largest, by_cache[name].most_bytes if name in by_cache else 0)
             most = (source, held.most_shards, held.most_bytes) if held else (source, 1, largest)
-            found[name] = found.get(name, _Use(0, 1, {})).joined(_Use(peak, 1, {id(source): most}), max)
+            found[name] = found.get(name, _Use(0, len(lanes), {})).joined(
+                _Use(peak, len(lanes), {id(source): most}), max
+            )
     return found
