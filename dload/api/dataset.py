@@ -60,10 +60,11 @@ class Dataset:
             return self._lookup.rows(which)
         return self._lookup.by_ordinal(which)
 
-    def samples(self, prefetch: int = 3, fields: Sequence[str] | None = None) -> Pipeline:
+    def samples(self, prefetch: int | None = None, fields: Sequence[str] | None = None) -> Pipeline:
         """All samples as a pipeline in storage order, `(key, {field: bytes})`.
 
-        `prefetch`: how many shards, the current one included, are pinned in the cache at once where the budget allows;
+        `prefetch`: how many shards, the current one included, are pinned in the cache at once where the budget allows
+        (None: a gigabyte ahead, at least three shards and at most sixteen);
         they are fetched ahead on threads. `fields`: only these (a sample has those of them that it has).
         """
         return Pipeline(Samples(self.manifest, self._repo, fields, prefetch))

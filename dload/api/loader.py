@@ -15,11 +15,10 @@ from typing import Any
 from dload.api.pipeline import NOTHING, Pipeline, limit_of, run_seed
 from dload.errors import ConfigError, InfeasiblePipelineError
 from dload.pipeline.dealing import Deal
-from dload.pipeline.lanes import Grid
+from dload.pipeline.lanes import Grid, Lane
 from dload.pipeline.node import HOLE, Rows, Run, paths_of
-from dload.pipeline.sources import Samples
 from dload.pipeline.state import check_state, make_state
-from dload.plan import CacheLimit, check
+from dload.plan import check
 from dload.run.ranks import nodes_of, rank_and_world
 from dload.run.steps import LaneStates, StepReader
 from dload.run.window import ShardWindow
@@ -226,17 +225,10 @@ class Loader:
         return iterator
 
     def _checked(self) -> int:
-        """How far ahead shards may be fetched. Each lane holds shards of its own, so each has its share of the
-        budget."""
-        lanes = max(1, len(self._deal.columns(self._rows))) * self._plan["m"]
-
-        def share(source: Samples) -> CacheLimit:
-            limit = limit_of(source)
-            if lanes == 1 or limit.budget is None:
-                return limit
-            return CacheLimit(f"1/{lanes} of {limit.name} (a lane's share)", limit.budget // lanes)
-
-        report = check(self._top, self._run(NOTHING), self._epoch, share)
+        """How far ahead shards may be fetched. Each lane of this rank holds shards of its own."""
+        first, last = self._lanes()
+        lanes = [Lane(self._deal.grid, lane) for lane in range(first, last + 1)]
+        report = check(self._top, self._run(NOTHING), self._epoch, limit_of, lanes)
         if not report.ok:
             raise InfeasiblePipelineError(report.message)
         return report.prefetch

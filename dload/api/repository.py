@@ -113,7 +113,9 @@ class Repository:
     def diff(self, name: str, a: str, b: str) -> SampleDiff:
         """The keys added, removed and changed from version `a` to version `b`. Reads only indexes of shards that
         differ."""
-        return compare.diff(self.store, self.manifest(name, a), self.manifest(name, b))
+        history = self._history
+        old, new = (history.manifest(name, self.resolve(name, version)) for version in (a, b))
+        return compare.diff(self.store, old, new)
 
     def fetch(self, manifest: Manifest, *, workers: int = 8, progress: Progress | None = None) -> None:
         """Bring every shard of a version into the cache, `workers` at a time.

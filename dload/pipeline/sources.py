@@ -28,20 +28,22 @@ class Samples(Node):
     """The samples of a version, in storage order: `(key, {field: bytes})`.
 
     `origin` is whatever the runner needs to read it (it is carried along, and never looked into here); `fields`: only
-    these. `prefetch`: how many shards the user asked to hold at once, the current one included.
+    these. `prefetch`: how many shards the user asked to hold at once, the current one included; None: the plan chooses.
     """
 
     kind = "samples"
     reads = True
 
-    def __init__(self, manifest: Manifest, origin: Any, fields: Sequence[str] | None = None, prefetch: int = 3) -> None:
+    def __init__(
+        self, manifest: Manifest, origin: Any, fields: Sequence[str] | None = None, prefetch: int | None = None
+    ) -> None:
         super().__init__()
         if isinstance(fields, str):
             raise ConfigError(f"fields is the text {fields!r}, not names of fields", remedy=f"pass [{fields!r}]")
         self.manifest = manifest
         self.origin = origin
         self.fields = None if fields is None else tuple(fields)
-        self.prefetch = whole_number(prefetch, "prefetch", 0)
+        self.prefetch = None if prefetch is None else whole_number(prefetch, "prefetch", 0)
 
     @cached_property
     def mean_bytes(self) -> float:

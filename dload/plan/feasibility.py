@@ -10,6 +10,7 @@ from itertools import islice
 from operator import add
 
 from dload.pipeline.combine import Concat, Zip
+from dload.pipeline.elementwise import Prefetch
 from dload.pipeline.lanes import Lane
 from dload.pipeline.node import Need, Node, Run, merged
 from dload.pipeline.places import places_of
@@ -18,6 +19,7 @@ from dload.plan.tops import index_tops, sources_of
 from dload.sizes import format_size
 
 _ENDLESS = 1 << 62
+_MOST_AHEAD, _BYTES_AHEAD = 15, 1 << 30  # fetched ahead of what is being read, where the user doesn't say
 _LOOKED_AT = 20_000  # needs of one top that are looked at: windows further on are like those before
 
 
@@ -73,7 +75,9 @@ def check(
         limit = limit_of(source)
         caches[id(source)] = limit.name
         limits[limit.name] = _narrower(limit, limits.get(limit.name, limit))
-    found = [_Verdict(limits[name], use) for name, use in _uses(top, run, epoch, caches, lanes or [run.lane]).items()]
+    asked = next((node.count for node in _all(top) if isinstance(node, Prefetch)), None)
+    uses = _uses(top, run, epoch, caches, lanes or [run.lane])
+    found = [_Verdict(limits[name], use, asked) for name, use in uses.items()]
     if not found:
         return PlanReport(True, ["fits: no data set is read"])
     lines = [line for verdict in found for line in verdict.lines(top)] + _lane_lines(top, run, epoch, lanes)
@@ -107,12 +111,12 @@ class _Use:
 class _Verdict:
     """On one cache."""
 
-    def __init__(self, limit: CacheLimit, use: _Use) -> None:
+    def __init__(self, limit: CacheLimit, use: _Use, asked: int | None) -> None:
         self.use = use
         self._limit = limit
         self._sources = list(use.sources.values())
         self._spare = _ENDLESS if limit.budget is None else limit.budget - use.bytes
-        self._asked = max(0, max(source.prefetch for source, _, _ in self._sources) - 1)
+        self._asked = max(_ahead(source) for source, _, _ in self._sources) if asked is None else asked
 
     @property
     def fits(self) -> bool:
@@ -140,6 +144,13 @@ class _Verdict:
             return lines + _remedies(top, needed + limit.beside)
         asked = "" if self.depth == self._asked else f" ({self._asked} asked for)"
         return [*lines, f"  fetched ahead: {self.depth} shards{asked}"]
+
+
+def _ahead(source: Samples) -> int:
+    """How many shards to fetch ahead of those that are being read: as the user said, else about a gigabyte."""
+    if source.prefetch is not None:
+        return max(0, source.prefetch - 1)
+    return max(2, min(_MOST_AHEAD, _BYTES_AHEAD // max(1, _largest(source))))
 
 
 def _title(source: Samples) -> str:

@@ -22,7 +22,7 @@ from dload.pipeline.sources import Samples
 from dload.run.demand import Demand, Key, Origin, Outlook, Pace, key_of, shard_of
 from dload.run.open_shard import OpenShard, open_shard
 
-_JOBS = 8  # shards that are fetched side by side at most
+_JOBS = 16  # shards that are fetched side by side at most
 _PATIENCE = 60.0  # seconds in which other readers of this process may keep what they hold
 _LOOK = 0.02  # seconds until it is looked again whether they do
 

@@ -390,6 +390,30 @@ def test_a_gc_whose_machine_slept_deletes_nothing_after_it(aged: Repository, clo
     assert aged.gc().deleted_shards > 0
 
 
+def test_a_version_that_is_named_in_the_middle_of_a_gc_keeps_its_shards(aged: Repository, clock: Clock) -> None:
+    """An undo of a data set names all its manifests, and none of their shards."""
+    commit(aged, samples(100))
+    commit(aged, samples(100, seed=1), "other")
+    for name in ("speech", "other"):
+        aged.delete_dataset(name)
+    clock.now += 8 * DAY
+    [version] = History(aged.store).manifest_ids("speech")
+    looks = [0]
+
+    def undoing(call: Call) -> None:
+        looks[0] += call.operation == "list" and call.key == keys.LEASES
+        if looks[0] == 3 and call.operation == "list":  # after the second look, before the first batch
+            aged.store.put(
+                keys.lease_key("ab" * 16), json.dumps({"dataset": "a", "parent": None, "ttl": 3600}).encode()
+            )
+            aged.store.put(keys.lease_batch_key("ab" * 16, 0), json.dumps([version]).encode())
+
+    report = Repository(Faulty(aged.store, undoing), aged.cache).gc()
+    assert [item.key.split("/")[1] for item in report.manifests] == ["other"]
+    assert aged.undelete("speech") == version
+    intact(aged)
+
+
 def test_of_two_gcs_that_pass_over_a_dead_one_one_goes_on(aged: Repository, clock: Clock) -> None:
     gc_room._Lock(aged.store).__enter__()
     clock.now += 3600 + 900 + 1
