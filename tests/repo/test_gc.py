@@ -7,8 +7,10 @@ import random
 import subprocess
 import sys
 import textwrap
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -26,6 +28,7 @@ from dload.errors import (
 from dload.pack import Sample
 from dload.repo import gc as gc_room
 from dload.repo import keys
+from dload.repo.commit import CommitOptions, _Writing
 from dload.repo.history import History
 from dload.repo.leases import Lease, planned
 from dload.repo.publish import missing_shards
@@ -146,8 +149,6 @@ def test_case_c21_odd_prefixes_lose_nothing_live(
 
 
 def test_case_c22_only_the_stores_clock_counts(aged: Repository, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
-    import time
-
     monkeypatch.setattr(time, "time", lambda: clock.now + 30 * DAY)  # this machine is a month ahead
     commit(aged, samples(100))
 
@@ -495,3 +496,88 @@ def test_a_tombstone_that_a_race_left_on_the_latest_hides_and_deletes_nothing(ag
     commit(aged, samples(60))
     assert aged.removed("speech") == [], "what replaces it sees to it"
     assert len(aged.versions("speech")) == 2
+
+
+def test_what_a_frozen_commit_left_torn_never_looks_alive(aged: Repository, clock: Clock) -> None:
+    """Its version was published once, removed with the data set and collected; an old record still names it."""
+    data = samples(100)
+    version = commit(aged, data)
+    aged.delete_dataset("speech")
+    clock.now += 8 * DAY
+    aged.gc()
+
+    def frozen(call: Call) -> None:
+        if call.operation == "put_if" and "/manifests/" in call.key:
+            clock.now += 2 * 3600
+            assert aged.gc(grace=0).deleted_shards > 0
+
+    with pytest.raises(ConflictError, match="lease ran out"):
+        commit(Repository(Faulty(aged.store, frozen), aged.cache), data)
+    assert aged.store.head(keys.manifest_key("speech", version)) is not None
+    other = commit(aged, samples(20, seed=9))
+    assert [manifest.version for manifest in aged.versions("speech")] == [other]
+    assert commit(aged, data) == version
+    intact(aged)
+
+
+def test_an_undone_data_set_loses_nothing_any_more(
+    aged: Repository, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A gc that has begun before the undo, and has other versions in its plan, is waited for."""
+    one, two = commit(aged, samples(100)), commit(aged, samples(100, seed=1))
+    aged.delete_dataset("speech")
+    clock.now += 8 * DAY
+
+    def waits(_seconds: float) -> None:
+        raise _WaitsError
+
+    def undoing(call: Call) -> None:
+        if call.operation == "put" and call.key == keys.GC_PLAN:
+            aged.store.put(keys.lease_key("ab" * 16), _lease_of("speech", two))  # the undo has begun
+        if call.operation == "delete_many" and "/manifests/" in call.key:
+            plan = json.dumps({"ids": [one], "ttl": 3600}).encode()  # without what its second look has spared
+            aged.store.put(keys.GC_PLAN, plan)
+            with pytest.raises(_WaitsError):
+                aged.undelete("speech")
+
+    monkeypatch.setattr("dload.repo.leases.time", SimpleNamespace(sleep=waits, monotonic=time.monotonic))
+    Repository(Faulty(aged.store, undoing), aged.cache).gc()
+    assert aged.undelete("speech") == two
+    assert [manifest.version for manifest in aged.versions("speech")] == [two]
+    assert aged.store.head(keys.manifest_key("speech", one)) is None
+    intact(aged)
+
+
+def test_a_commit_whose_parent_was_removed_names_the_shards_that_it_took_from_it(
+    aged: Repository, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They were covered as its parent's, which is the latest no more; and a gc has them in its plan."""
+    data = samples(100)
+    commit(aged, samples(50, seed=1))
+    parent = commit(aged, data)
+    more = [*data, ("z", {"x": b"1"})]
+    writing = _Writing(History(aged.store), "speech", CommitOptions(target=TARGET))  # it has read the ref
+    aged.delete_dataset("speech", parent)
+    clock.now += 1
+
+    def waits(_seconds: float) -> None:
+        raise _WaitsError
+
+    def committing(call: Call) -> None:
+        if call.operation == "delete_many" and "/manifests/" in call.key:
+            with pytest.raises(_WaitsError):
+                writing.commit(more)
+
+    monkeypatch.setattr("dload.repo.leases.time", SimpleNamespace(sleep=waits, monotonic=time.monotonic))
+    assert Repository(Faulty(aged.store, committing), aged.cache).gc(grace=0).deleted_shards > 0
+    intact(aged)
+    commit(aged, more)
+    intact(aged)
+
+
+class _WaitsError(Exception):
+    pass
+
+
+def _lease_of(name: str, parent: str) -> bytes:
+    return json.dumps({"dataset": name, "parent": parent, "ttl": 3600}).encode()

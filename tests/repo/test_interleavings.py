@@ -60,7 +60,7 @@ OPTIONS = CommitOptions(target=100)  # several shards each
 
 @dataclass
 class World:
-    """speech: OLD, then LATEST; GONE was removed so long ago that gc may take it. lost: removed as a whole."""
+    """speech: OLD, then LATEST; GONE was removed so long ago that gc may take it. lost: so was the whole of it."""
 
     store: MemoryStore
     clock: Clock
@@ -71,7 +71,8 @@ class World:
         for name, data in {"gone": GONE, "old": OLD, "latest": LATEST}.items():
             self.versions[name] = commit(history, "speech", data, OPTIONS).manifest.version
         removal.remove_version(history, "speech", self.versions["gone"])
-        self.versions["lost"] = commit(history, "lost", samples(5), OPTIONS).manifest.version
+        for number in (5, 6):
+            self.versions[f"lost{number}"] = commit(history, "lost", samples(number), OPTIONS).manifest.version
         removal.remove_dataset(history, "lost")
         self.clock.now += 8 * DAY
 
@@ -111,8 +112,10 @@ def restores(which: str) -> Act:
     return act
 
 
-def restores_all(_world: World, history: History) -> None:
+def restores_all(_world: World, history: History) -> set[str]:
+    """Gives what is there again; gc may have taken some of it by then, but takes nothing any more."""
     removal.restore_dataset(history, "lost")
+    return {manifest.version for manifest in history.versions("lost")}
 
 
 def reverts(which: str) -> Act:
@@ -218,6 +221,8 @@ def _holds(world: World, done: Run) -> None:
     seen = invariants.living(world.store)
     lost = invariants.lost(world.store, seen)
     assert not lost, lost
+    for restored in (outcome for outcome in done.outcomes if isinstance(outcome, set)):
+        assert restored == seen["lost"], seen
     # Each commit is in the log, and is there unless somebody removed it.
     log = {record.version for record in History(world.store).log("speech")}
     hidden = {r.version for r in History(world.store).removed("speech")}
