@@ -48,18 +48,23 @@ class ZipCursor(Cursor):
     def __init__(self, parents: Sequence[Cursor], join: Callable[[tuple[Any, ...]], Any]) -> None:
         self.below = tuple(parents)
         self._join = join
+        self._ended = False
 
     def reset(self, state: Any | None) -> None:
+        self._ended = False
         for cursor, below in zip(self.below, state or [None] * len(self.below), strict=True):
             cursor.reset(below)
 
     def __next__(self) -> Any:
+        if self._ended:
+            raise StopIteration
         # Not a comprehension in a call of tuple(): that would take a StopIteration for the end of the tuple.
         items = []
         for cursor in self.below:
             try:
                 items.append(next(cursor))
             except StopIteration:
+                self._ended = True
                 self.close()
                 raise
         return HOLE if any(item is HOLE for item in items) else applied(self._join, tuple(items))

@@ -128,6 +128,7 @@ def elements(
     found = list(islice(cursor, most))
     if most is None:
         assert not rows.feeds, "a cursor at its end still asks for shards"
+        assert next(cursor, None) is None, "a cursor at its end gives elements"
     cursor.close()
     assert not rows.feeds, "a closed cursor still asks for shards"
     return found

@@ -373,6 +373,31 @@ def test_drop_leaves_out_another_stretch_of_a_shuffle_each_epoch() -> None:
     assert left_out(lambda: Concat(shuffled_line()), 1) == [24, 25, 26]
 
 
+@COMMON
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=8), grids(), st.integers(0, 5), st.data())
+def test_drop_goes_around_what_it_leaves_out(sizes: list[int], grid: Grid, epoch: int, data: st.DataObject) -> None:
+    seed = data.draw(st.integers(0, 99))
+
+    def make() -> Node:
+        return Enumerate(Shuffle(made_source(sizes), 6, seed))
+
+    whole = expected(make, grid, "drop", epoch, 0)
+    world = data.draw(divisors(grid.B))
+    assert run_of(make, grid, "drop", epoch, 0, world) == whole
+    node = Deal(make(), grid, "drop")._node
+    count = node.length
+    assert count is not None
+    run, feeds = make_run(node)
+    feeds.checking = False
+    items = [node.fetch(run, (epoch,), [place])[0] for place in range(count)]
+    start, stop = sorted((data.draw(st.integers(0, count)), data.draw(st.integers(0, count))))
+    assert node.fetch(run, (epoch,), range(start, stop)) == items[start:stop]
+    assert node.fetch(run, (epoch,), range(count)[::-1]) == items[::-1]
+    assert node.identities(run, (epoch,), range(start, stop)) == [
+        node.identities(run, (epoch,), [place])[0] for place in range(start, stop)
+    ]
+
+
 @pytest.mark.parametrize("length", [0, 1, 5, 7, 8, 9, 16, 20])
 def test_pad_flags_what_it_repeats(length: int) -> None:
     deal = Deal(line(length), Grid(8, 4), "pad")
