@@ -237,6 +237,14 @@ def test_no_lane_starves_however_few_rows_there_are(grid: Grid, length: int) -> 
             assert len(elements(node, most=5, lane=lane)) == 5
 
 
+@settings(deadline=None, max_examples=30)
+@given(SMALL, st.integers(1, 12))
+def test_no_lane_starves_of_a_child_of_a_mix_that_goes_round(grid: Grid, length: int) -> None:
+    mix = Mix([Map(source(length), str), Take(Repeat(source(3)), 10**9)], until="cycle")
+    for lane in lanes(grid):
+        assert any(isinstance(item, str) for item in elements(mix, most=40, lane=lane))
+
+
 @settings(deadline=None, max_examples=20)
 @given(GRIDS, st.integers(1, 30))
 def test_what_gives_nothing_in_any_lane_is_an_error(grid: Grid, length: int) -> None:
