@@ -95,7 +95,7 @@ class DloadIterableDataset(torch.utils.data.IterableDataset[Any]):
         worker, workers = (0, 1) if info is None else (info.id, info.num_workers)
         epoch = self._next_epoch(None if info is None else info.seed - info.id)
         deal = self._deal(workers)
-        report = check(self.pipe.node, self._run(NOTHING), epoch, limit_of)
+        report = check(self.pipe.node, self._run(NOTHING), limit_of)
         if not report.ok:
             raise InfeasiblePipelineError(report.message)
         window = ShardWindow(report.prefetch)

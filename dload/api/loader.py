@@ -228,7 +228,7 @@ class Loader:
         """How far ahead shards may be fetched. Each lane of this rank holds shards of its own."""
         first, last = self._lanes()
         lanes = [Lane(self._deal.grid, lane) for lane in range(first, last + 1)]
-        report = check(self._top, self._run(NOTHING), self._epoch, limit_of, lanes)
+        report = check(self._top, self._run(NOTHING), limit_of, lanes)
         if not report.ok:
             raise InfeasiblePipelineError(report.message)
         return report.prefetch

@@ -130,7 +130,7 @@ class Pipeline:
         """Whether it fits into the cache: `.ok`, `.message`, with what must be resident against the budget, by
         source, and what to change. Touches no storage."""
         run = Run(self._seed(None), NOTHING, paths=paths_of(self.node))
-        return check(self.node, run, self._epoch, limit_of)
+        return check(self.node, run, limit_of)
 
     def explain(self) -> str:
         """The nodes with tiers and lengths, and the beginning of the demand: which shards are needed when."""

@@ -59,15 +59,14 @@ class PlanReport:
         return "\n".join(self.lines)
 
 
-def check(
-    top: Node, run: Run, epoch: int, limit_of: Callable[[Samples], CacheLimit], lanes: Sequence[Lane] = ()
-) -> PlanReport:
+def check(top: Node, run: Run, limit_of: Callable[[Samples], CacheLimit], lanes: Sequence[Lane] = ()) -> PlanReport:
     """Whether the pipeline can run: the shards that must be in each cache at the same time, against its room. `lanes`:
     those that run on this machine, each of which holds shards of its own; what several hold counts once.
 
-    Reads no storage. Needs the more time the more shards a window spans; of a long epoch only the beginning is looked
-    at. Where a later stretch needs more, or another epoch, the window holds less there and fetches some shards twice:
-    only a shard that doesn't fit alone would be an error, and the figure is never less than the largest one.
+    Reads no storage. Needs the more time the more shards a window spans. Epoch 0 is looked at, of a long one the
+    beginning, so that no later epoch is refused. Where another stretch or epoch needs more for a moment, the window
+    holds less there and fetches some shards twice: only a shard that doesn't fit alone would be an error, and the
+    figure is never less than the largest one.
     """
     limits: dict[str, CacheLimit] = {}
     caches: dict[int, str] = {}  # by id of a source: the name of its cache
@@ -76,11 +75,11 @@ def check(
         caches[id(source)] = limit.name
         limits[limit.name] = _narrower(limit, limits.get(limit.name, limit))
     asked = next((node.count for node in _all(top) if isinstance(node, Prefetch)), None)
-    uses = _uses(top, run, epoch, caches, lanes or [run.lane])
+    uses = _uses(top, run, caches, lanes or [run.lane])
     found = [_Verdict(limits[name], use, asked) for name, use in uses.items()]
     if not found:
         return PlanReport(True, ["fits: no data set is read"])
-    lines = [line for verdict in found for line in verdict.lines(top)] + _lane_lines(top, run, epoch, lanes)
+    lines = [line for verdict in found for line in verdict.lines(top)] + _lane_lines(top, run, lanes)
     residents = [resident for verdict in found for resident in verdict.residents()]
     needed, prefetch = sum(verdict.use.bytes for verdict in found), min(verdict.depth for verdict in found)
     return PlanReport(all(verdict.fits for verdict in found), lines, residents, needed, prefetch)
@@ -180,13 +179,13 @@ def _all(top: Node) -> Iterable[Node]:
         yield from _all(parent)
 
 
-def _lane_lines(top: Node, run: Run, epoch: int, lanes: Sequence[Lane]) -> list[str]:
+def _lane_lines(top: Node, run: Run, lanes: Sequence[Lane]) -> list[str]:
     if not lanes:
         return []
     first: dict[tuple[int, int], int] = {}  # shards that the first batch needs, with their bytes
     for node in index_tops(top):
         for lane in lanes:
-            for need in _of_lane(node, run, epoch, lane):
+            for need in _of_lane(node, run, lane):
                 if need.first >= lane.grid.c or lane.number % lane.grid.m:
                     break
                 first[id(need.source), need.shard] = need.source.manifest.shards.sizes[need.shard]
@@ -199,8 +198,8 @@ def _lane_lines(top: Node, run: Run, epoch: int, lanes: Sequence[Lane]) -> list[
     return lines
 
 
-def _of_lane(node: Node, run: Run, epoch: int, lane: Lane) -> Iterator[Need]:
-    return places_of(node, lane).demand(run, (epoch,), 0)
+def _of_lane(node: Node, run: Run, lane: Lane) -> Iterator[Need]:
+    return places_of(node, lane).demand(run, (0,), 0)
 
 
 class _Held:
@@ -227,20 +226,20 @@ class _Held:
             self._bytes -= size
 
 
-def _uses(node: Node, run: Run, epoch: int, caches: dict[int, str], lanes: Sequence[Lane]) -> dict[str, _Use]:
+def _uses(node: Node, run: Run, caches: dict[int, str], lanes: Sequence[Lane]) -> dict[str, _Use]:
     """What a pipeline needs in each cache, by its name; `caches`: the cache of each source, by the source's id."""
     if node.indexed:
-        return _uses_of_top(node, run, epoch, caches, lanes)
+        return _uses_of_top(node, run, caches, lanes)
     how = max if isinstance(node, Concat) else add  # one after another, or all at once
     found: dict[str, _Use] = {}
     for parent in node.parents:
-        for name, use in _uses(parent, run, epoch, caches, lanes).items():
+        for name, use in _uses(parent, run, caches, lanes).items():
             found[name] = found[name].joined(use, how) if name in found else use
     return found
 
 
-def _uses_of_top(node: Node, run: Run, epoch: int, caches: dict[int, str], lanes: Sequence[Lane]) -> dict[str, _Use]:
-    needs = merged([_of_lane(node, run, epoch, lane) for lane in lanes])  # lanes go forward in step
+def _uses_of_top(node: Node, run: Run, caches: dict[int, str], lanes: Sequence[Lane]) -> dict[str, _Use]:
+    needs = merged([_of_lane(node, run, lane) for lane in lanes])  # lanes go forward in step
     leaving: list[tuple[int, int, Samples, str, int]] = []  # by the place behind their last use
     by_cache: dict[str, _Held] = {}
     by_source: dict[int, _Held] = {}
