@@ -273,6 +273,16 @@ def test_a_mix_at_the_top_gives_lanes_pieces_of_its_children(
             assert sorted(map(repr, found)) == sorted(map(repr, plain))
 
 
+def test_epochs_of_a_mix_follow_each_other_in_a_rank_that_shares_a_column() -> None:
+    """Several steps are fetched at once there, of two epochs among them."""
+
+    def make() -> Node:
+        return Mix([Shuffle(line(20), 6, 1), Shuffle(line(14), 6, 2)], until="cycle")
+
+    grid = Grid(4, 2)
+    assert run_of(make, grid, "endless", 0, 60, 4) == expected(make, grid, "endless", 0, 60)
+
+
 @COMMON
 @given(mixes(), grids(), st.integers(0, 3))
 def test_each_row_of_a_mix_is_of_the_child_that_it_is_of_anyhow(
