@@ -20,7 +20,7 @@ def unlimited(_: Samples) -> CacheLimit:
 
 def report(node: Node, grid: Grid) -> PlanReport:
     run, _ = make_run(node)
-    return check(node, run, 0, unlimited, [Lane(grid, number) for number in range(grid.lanes)])
+    return check(node, run, unlimited, [Lane(grid, number) for number in range(grid.lanes)])
 
 
 def test_each_lane_holds_shards_of_its_own() -> None:
