@@ -76,11 +76,13 @@ def open_shard(
                     f"{name} has {len(reader)} samples, its manifest says {shard.num_samples}", key=name
                 )
             return OpenShard(pin, reader)
-        except (PackFormatError, IntegrityError):
+        except (PackFormatError, IntegrityError, FileNotFoundError) as error:
             pin.release()
             if attempt == 2:
                 raise
-            cache.drop(shard.digest)  # damaged on this disk after it was hashed, if it is sound in the store
+            # Damaged on this disk after it was hashed, if it is sound in the store. Someone else may have found that.
+            if not isinstance(error, FileNotFoundError):
+                cache.drop(shard.digest)
         except BaseException:
             pin.release()
             raise

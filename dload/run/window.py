@@ -276,11 +276,12 @@ class ShardWindow:
         known = [feed.seconds_until(key) for feed in self._feeds]
         return min((seconds for seconds in known if seconds is not None), default=None)
 
-    def _drop(self) -> bool:
-        """Let go of all that isn't in use this moment, until the consumer moves on; says whether that was anything."""
+    def _drop(self, but: Seat | None = None) -> bool:
+        """Let go of all that isn't in use this moment, until the consumer moves on; says whether that was anything.
+        `but`: not in this cache."""
         dropped = False
         for key, entry in self._entries.items():
-            if isinstance(entry.result, OpenShard) and not self._is_in_use(key):
+            if isinstance(entry.result, OpenShard) and entry.seat is not but and not self._is_in_use(key):
                 entry.dispose(self._next_use(key))
                 entry.parked = dropped = True
         if self._ahead:
@@ -387,16 +388,19 @@ class ShardWindow:
                 entry.origin.store,
                 entry.origin.cache,
                 entry.info,
-                pause=partial(self._pause, entry.key),
+                pause=partial(self._pause, entry),
                 seat=entry.seat,
                 urgent=partial(self._is_urgent, entry.key),
             )
         except BaseException as error:
             return error
 
-    def _pause(self, key: Key, seconds: float) -> None:
+    def _pause(self, entry: _Entry, seconds: float) -> None:
         """Called while a fetch waits for room (or, with 0, as bytes come): raises to give up what isn't wanted."""
+        key = entry.key
         with self._changed:
+            if seconds and key == self._waited_for:
+                self._drop(but=entry.seat)  # who waits for room in one cache mustn't hold any in another
             if seconds and not self._closed and not self._making_way:
                 self._changed.wait(seconds)
             if self._closed or (key != self._waited_for and (self._making_way or not self._is_wanted(key))):
