@@ -360,14 +360,19 @@ def test_case_c02_killed_at_any_moment_nothing_short_is_visible(place: tuple[str
         time.sleep(delay)
         process.send_signal(signal.SIGKILL)
         process.communicate()
-        for info in store.list("shards/"):
-            assert hashlib.sha256(store.get(info.key).data).hexdigest() == info.key.rpartition("/")[2]
+        # SeaweedFS now and then keeps an empty object of a request that broke off; sizes tell the next commit.
+        assert all(_is_right(store, info.key) or (endpoint and not info.size) for info in store.list("shards/"))
         assert whole(store)
     process = _process(url, endpoint, tmp_path / "cache", 600, 0)
     out, _ = process.communicate(timeout=120)
     assert process.returncode == 0
     assert read_latest(store, "speech").version == out.split()[-1]
     assert whole(store)
+    assert all(_is_right(store, info.key) for info in store.list("shards/"))
+
+
+def _is_right(store: Store, key: str) -> bool:
+    return hashlib.sha256(store.get(key).data).hexdigest() == key.rpartition("/")[2]
 
 
 def test_case_c05_commit_change_commit_in_two_processes(place: tuple[str, str], tmp_path: Path) -> None:
