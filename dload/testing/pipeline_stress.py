@@ -38,6 +38,7 @@ from dload.files.locks import LockFile, try_lock
 from dload.manifest import Manifest
 from dload.pack import Sample
 from dload.pipeline.sources import Samples
+from dload.run.iterate import PipelineIterator
 from dload.store.base import Store
 from dload.store.faulty import Call, Fault, Faulty
 from dload.store.local import FolderStore
@@ -210,7 +211,7 @@ class Worker:
                     got += 1
             except (AccessError, PackFormatError):  # the second where a shard was damaged again as soon as it had come
                 self.failed += 1
-            state = json.loads(json.dumps(iterator.get_state()))
+            state = self._state(iterator)
             if draw.random() < 0.5:
                 iterator.close()
             del iterator
@@ -219,6 +220,14 @@ class Worker:
                 return
             if draw.random() < 0.2:
                 return
+
+    def _state(self, iterator: PipelineIterator) -> Any:
+        """It may have to read again, and that may fail, too."""
+        while True:
+            try:
+                return json.loads(json.dumps(iterator.get_state()))
+            except (AccessError, PackFormatError):
+                self.failed += 1
 
     def _watched(self, number: int, items: Iterator[Any]) -> Iterator[Any]:
         self._moved[number] = time.monotonic()
