@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import heapq
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
-from operator import add
 
-from dload.pipeline.combine import Concat, Zip
+from dload.pipeline.combine import Zip
 from dload.pipeline.elementwise import Prefetch
 from dload.pipeline.lanes import Lane
-from dload.pipeline.node import Need, Node, Run, merged
-from dload.pipeline.places import places_of
+from dload.pipeline.node import Node, Run
 from dload.pipeline.sources import Samples
+from dload.plan.residency import Use, largest_of, of_lane, uses
 from dload.plan.tops import index_tops, sources_of
 from dload.sizes import format_size
 
 _ENDLESS = 1 << 62
 _MOST_AHEAD, _BYTES_AHEAD = 15, 1 << 30  # fetched ahead of what is being read, where the user doesn't say
-_LOOKED_AT = 20_000  # needs of one top that are looked at: windows further on are like those before
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +58,8 @@ def check(top: Node, run: Run, limit_of: Callable[[Samples], CacheLimit], lanes:
     """Whether the pipeline can run: the shards that must be in each cache at the same time, against its room. `lanes`:
     those that run on this machine, each of which holds shards of its own; what several hold counts once.
 
-    Reads no storage. Needs the more time the more shards a window spans. Epoch 0 is looked at, of a long one the
-    beginning, so that no later epoch is refused. Where another stretch or epoch needs more for a moment, the window
+    Reads no storage. Needs the more time the more shards a window spans. Epoch 0 is looked at, of a long one some
+    stretches, so that no later epoch is refused. Where another stretch or epoch needs more for a moment, the window
     holds less there and fetches some shards twice: only a shard that doesn't fit alone would be an error, and the
     figure is never less than the largest one.
     """
@@ -75,14 +70,14 @@ def check(top: Node, run: Run, limit_of: Callable[[Samples], CacheLimit], lanes:
         caches[id(source)] = limit.name
         limits[limit.name] = _narrower(limit, limits.get(limit.name, limit))
     asked = next((node.count for node in _all(top) if isinstance(node, Prefetch)), None)
-    uses = _uses(top, run, caches, lanes or [run.lane])
-    found = [_Verdict(limits[name], use, asked) for name, use in uses.items()]
+    needed = uses(top, run, caches, lanes or [run.lane])
+    found = [_Verdict(limits[name], use, asked) for name, use in needed.items()]
     if not found:
         return PlanReport(True, ["fits: no data set is read"])
     lines = [line for verdict in found for line in verdict.lines(top)] + _lane_lines(top, run, lanes)
     residents = [resident for verdict in found for resident in verdict.residents()]
-    needed, prefetch = sum(verdict.use.bytes for verdict in found), min(verdict.depth for verdict in found)
-    return PlanReport(all(verdict.fits for verdict in found), lines, residents, needed, prefetch)
+    ok, prefetch = all(verdict.fits for verdict in found), min(verdict.depth for verdict in found)
+    return PlanReport(ok, lines, residents, sum(use.bytes for use in needed.values()), prefetch)
 
 
 def _narrower(one: CacheLimit, other: CacheLimit) -> CacheLimit:
@@ -90,27 +85,10 @@ def _narrower(one: CacheLimit, other: CacheLimit) -> CacheLimit:
     return min(one, other, key=lambda limit: _ENDLESS if limit.budget is None else limit.budget)
 
 
-@dataclass(frozen=True, slots=True)
-class _Use:
-    """What a part of a pipeline needs in one cache at the same time: bytes, by how many cursors, and of each source (by
-    its id) so many shards and bytes."""
-
-    bytes: int
-    feeds: int
-    sources: dict[int, tuple[Samples, int, int]]
-
-    def joined(self, other: _Use, how: Callable[[int, int], int]) -> _Use:
-        sources = dict(self.sources)
-        for number, (source, shards, size) in other.sources.items():
-            _, before, bytes_before = sources.get(number, (source, 0, 0))
-            sources[number] = source, how(before, shards), how(bytes_before, size)
-        return _Use(how(self.bytes, other.bytes), how(self.feeds, other.feeds), sources)
-
-
 class _Verdict:
     """On one cache."""
 
-    def __init__(self, limit: CacheLimit, use: _Use, asked: int | None) -> None:
+    def __init__(self, limit: CacheLimit, use: Use, asked: int | None) -> None:
         self.use = use
         self._limit = limit
         self._sources = list(use.sources.values())
@@ -124,11 +102,11 @@ class _Verdict:
     @property
     def depth(self) -> int:
         """How many shards each cursor may fetch ahead."""
-        largest = max(_largest(source) for source, _, _ in self._sources)
+        largest = max(largest_of(source) for source, _, _ in self._sources)
         return max(0, min(self._asked, self._spare // (self.use.feeds * largest))) if largest else self._asked
 
     def residents(self) -> list[Resident]:
-        return [Resident(_title(source), shards, size, _largest(source)) for source, shards, size in self._sources]
+        return [Resident(_title(source), shards, size, largest_of(source)) for source, shards, size in self._sources]
 
     def lines(self, top: Node) -> list[str]:
         needed, limit = self.use.bytes, self._limit
@@ -149,15 +127,11 @@ def _ahead(source: Samples) -> int:
     """How many shards to fetch ahead of those that are being read: as the user said, else about a gigabyte."""
     if source.prefetch is not None:
         return max(0, source.prefetch - 1)
-    return max(2, min(_MOST_AHEAD, _BYTES_AHEAD // max(1, _largest(source))))
+    return max(2, min(_MOST_AHEAD, _BYTES_AHEAD // max(1, largest_of(source))))
 
 
 def _title(source: Samples) -> str:
     return f"{source.manifest.name}@{source.manifest.version[:12]}"
-
-
-def _largest(source: Samples) -> int:
-    return max(source.manifest.shards.sizes, default=0)
 
 
 def _remedies(top: Node, least: int) -> list[str]:
@@ -185,7 +159,7 @@ def _lane_lines(top: Node, run: Run, lanes: Sequence[Lane]) -> list[str]:
     first: dict[tuple[int, int], int] = {}  # shards that the first batch needs, with their bytes
     for node in index_tops(top):
         for lane in lanes:
-            for need in _of_lane(node, run, lane):
+            for need in of_lane(node, run, lane):
                 if need.first >= lane.grid.c or lane.number % lane.grid.m:
                     break
                 first[id(need.source), need.shard] = need.source.manifest.shards.sizes[need.shard]
@@ -196,72 +170,3 @@ def _lane_lines(top: Node, run: Run, lanes: Sequence[Lane]) -> list[str]:
     if lanes[0].grid.lanes > 1 and any(isinstance(node, Zip) and not node.indexed for node in _all(top)):
         lines.append("  zip pairs the elements of each lane among themselves: its sides can only be streamed")
     return lines
-
-
-def _of_lane(node: Node, run: Run, lane: Lane) -> Iterator[Need]:
-    return places_of(node, lane).demand(run, (0,), 0)
-
-
-class _Held:
-    """Shards that are there, each once however many needs it has, and how many at most there were at once."""
-
-    def __init__(self) -> None:
-        self._uses: Counter[str] = Counter()
-        self._shards = self._bytes = 0
-        self.most_shards = self.most_bytes = 0
-
-    def add(self, digest: str, size: int) -> None:
-        self._uses[digest] += 1
-        if self._uses[digest] == 1:
-            self._shards += 1
-            self._bytes += size
-            self.most_shards = max(self.most_shards, self._shards)
-            self.most_bytes = max(self.most_bytes, self._bytes)
-
-    def remove(self, digest: str, size: int) -> None:
-        self._uses[digest] -= 1
-        if not self._uses[digest]:
-            del self._uses[digest]
-            self._shards -= 1
-            self._bytes -= size
-
-
-def _uses(node: Node, run: Run, caches: dict[int, str], lanes: Sequence[Lane]) -> dict[str, _Use]:
-    """What a pipeline needs in each cache, by its name; `caches`: the cache of each source, by the source's id."""
-    if node.indexed:
-        return _uses_of_top(node, run, caches, lanes)
-    how = max if isinstance(node, Concat) else add  # one after another, or all at once
-    found: dict[str, _Use] = {}
-    for parent in node.parents:
-        for name, use in _uses(parent, run, caches, lanes).items():
-            found[name] = found[name].joined(use, how) if name in found else use
-    return found
-
-
-def _uses_of_top(node: Node, run: Run, caches: dict[int, str], lanes: Sequence[Lane]) -> dict[str, _Use]:
-    needs = merged([_of_lane(node, run, lane) for lane in lanes])  # lanes go forward in step
-    leaving: list[tuple[int, int, Samples, str, int]] = []  # by the place behind their last use
-    by_cache: dict[str, _Held] = {}
-    by_source: dict[int, _Held] = {}
-    for number, need in enumerate(islice(needs, _LOOKED_AT)):
-        while leaving and leaving[0][0] <= need.first:
-            _, _, source, digest, size = heapq.heappop(leaving)
-            by_cache[caches[id(source)]].remove(digest, size)
-            by_source[id(source)].remove(digest, size)
-        source, shards = need.source, need.source.manifest.shards
-        digest, size = shards.digests[need.shard], shards.sizes[need.shard]
-        heapq.heappush(leaving, (need.last, number, source, digest, size))
-        by_cache.setdefault(caches[id(source)], _Held()).add(digest, size)
-        by_source.setdefault(id(source), _Held()).add(digest, size)
-    cut = next(needs, None) is not None  # what wasn't looked at may have larger ones
-    found: dict[str, _Use] = {}
-    for source in sources_of(node):
-        held, name = by_source.get(id(source)), caches[id(source)]
-        if held or cut:
-            largest = _largest(source) if cut else 0
-            peak = max(largest, by_cache[name].most_bytes if name in by_cache else 0)
-            most = (source, held.most_shards, held.most_bytes) if held else (source, 1, largest)
-            found[name] = found.get(name, _Use(0, len(lanes), {})).joined(
-                _Use(peak, len(lanes), {id(source): most}), max
-            )
-    return found

@@ -13,7 +13,7 @@ from dload.manifest import ShardInfo
 from dload.pipeline.node import Need
 from dload.store.base import Store
 
-_PIECE = 1000  # needs that are looked at in one go: a few milliseconds
+_GLANCE = 0.002  # seconds
 
 Key = tuple[int, str]  # id of the origin, digest
 
@@ -92,15 +92,17 @@ class Outlook:
         self._length = 0
 
     def look(self) -> bool:
-        """Look a piece further; says whether there is more."""
-        piece = list(islice(self._coming, _PIECE))
-        for number, need in piece:
+        """Look a little further; says whether there is more."""
+        until = time.perf_counter() + _GLANCE
+        for number, need in self._coming:
             key = key_of(need)
             self._origins[key[0]] = need.source.origin
             self._first[number].setdefault(key, need.first)
             if not number:
                 self._length = max(self._length, need.last)
-        return len(piece) == _PIECE
+            if time.perf_counter() > until:
+                return True
+        return False
 
     def distance(self, key: Key, place: int) -> int | None:
         """How many places from this one on the next pass needs a shard."""
