@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import threading
 import time
-from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -21,10 +20,12 @@ from dload.pipeline.node import Need
 from dload.pipeline.sources import Samples
 from dload.run.demand import Demand, Key, Origin, Outlook, Pace, key_of, shard_of
 from dload.run.open_shard import OpenShard, open_shard
+from dload.run.parts import consecutive, scattered
 
 _JOBS = 16  # shards that are fetched side by side at most
 _PATIENCE = 60.0  # seconds in which other readers of this process may keep what they hold
 _LOOK = 0.02  # seconds until it is looked again whether they do
+_HOLDS = 1.0  # seconds for which an error stands; who asks for the shard later gets another try
 
 
 class _GivenUpError(Exception):
@@ -38,7 +39,7 @@ class _Entry:
     or asks for it. `failed`: fetching it ahead has failed; it isn't tried again before the consumer asks for it.
     """
 
-    __slots__ = ("blocked", "busy", "failed", "info", "key", "origin", "parked", "result", "seat")
+    __slots__ = ("blocked", "busy", "ended", "failed", "info", "key", "origin", "parked", "result", "seat")
 
     def __init__(self, key: Key, origin: Origin, info: ShardInfo, seat: Seat) -> None:
         self.key = key
@@ -50,6 +51,7 @@ class _Entry:
         self.failed = False
         self.blocked: tuple[int, float] | None = None  # bytes that other readers hold, since when
         self.result: OpenShard | BaseException | None = None
+        self.ended = 0.0  # when it came
 
     @property
     def to_fetch(self) -> bool:
@@ -133,14 +135,7 @@ class ShardWindow:
                 seat.settled()
 
     def _read_run(self, source: Samples, ordinals: range) -> list[Any]:
-        starts = source.manifest.shards.starts
-        parts: list[tuple[int, int, int]] = []  # shard, first row, last row + 1
-        at = ordinals.start
-        while at < ordinals.stop:
-            number = bisect_right(starts, at) - 1
-            stop = min(ordinals.stop, starts[number + 1])
-            parts.append((number, at - starts[number], stop - starts[number]))
-            at = stop
+        parts = consecutive(source.manifest.shards.starts, ordinals)
         entries = self._need(source, [number for number, _, _ in parts])
         found: list[Any] = []
         for entry, (_, first, last) in zip(entries, parts, strict=True):
@@ -148,25 +143,14 @@ class ShardWindow:
         return found
 
     def _read_scattered(self, source: Samples, ordinals: Sequence[int]) -> list[Any]:
-        """In storage order, shard by shard, and back into the order that was asked for."""
-        starts = source.manifest.shards.starts
-        order = sorted(range(len(ordinals)), key=ordinals.__getitem__)
-        in_order = [ordinals[place] for place in order]
-        parts: list[tuple[int, int, int]] = []  # shard, and what of `in_order` is in it
-        low = 0
-        while low < len(order):
-            number = bisect_right(starts, in_order[low]) - 1
-            high = bisect_right(in_order, starts[number + 1] - 1, low)
-            parts.append((number, low, high))
-            low = high
+        parts = scattered(source.manifest.shards.starts, ordinals)
         entries = self._need(source, [number for number, _, _ in parts])
-        result: list[Any] = [None] * len(order)
-        for entry, (number, low, high) in zip(entries, parts, strict=True):
-            rows = [place - starts[number] for place in in_order[low:high]]
+        found: list[Any] = [None] * len(ordinals)
+        for entry, (_, rows, places) in zip(entries, parts, strict=True):
             samples = self._copied(entry, partial(_some, source.fields, rows))
-            for place, sample in zip(order[low:high], samples, strict=True):
-                result[place] = sample
-        return result
+            for place, sample in zip(places, samples, strict=True):
+                found[place] = sample
+        return found
 
     def close(self) -> None:
         """Let go of everything. In a process forked from the one it was made in, there is nothing to let go of."""
@@ -203,6 +187,8 @@ class ShardWindow:
         """What `copy` takes from the shard's reader, which stays open meanwhile."""
         with self._changed:
             entry = self._needed[entry.key] = self._entries.setdefault(entry.key, entry)
+            if isinstance(entry.result, BaseException) and time.monotonic() - entry.ended > _HOLDS:
+                entry.result = None
             if entry.result is None:
                 self._wait_for(entry)
             if not isinstance(entry.result, OpenShard):
@@ -365,7 +351,7 @@ class ShardWindow:
         with self._changed:
             if isinstance(result, CacheFullError | DiskFullError) and self._make_way(entry, result):
                 result = _GivenUpError()
-            entry.busy = False
+            entry.busy, entry.ended = False, time.monotonic()
             if isinstance(result, OpenShard):
                 entry.result = result
             elif entry.key != self._waited_for:

@@ -26,8 +26,10 @@ from dload.cache.pins import own
 from dload.errors import AccessError, InfeasiblePipelineError, IntegrityError, NotFoundError, PackFormatError
 from dload.manifest import ShardInfo
 from dload.pack import Sample
+from dload.pipeline.node import Run, paths_of
 from dload.repo.keys import shard_key
 from dload.run import open_shard
+from dload.run.window import ShardWindow
 from dload.store.faulty import Call
 from dload.store.local import FolderStore
 from dload.testing.shards import made_samples, manifest_of, put_shard
@@ -420,3 +422,77 @@ print(len(list(pipe)))
         process.send_signal(signal.SIGINT)
         assert process.stdout.read().split() == ["interrupted", "6"]
     assert process.returncode == 0
+
+
+def test_a_broken_shard_is_asked_for_once_and_again_later(
+    store, cache: ShardCache, made, streamed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A chunk that fails is read again one by one; that isn't another try."""
+    broken = shard_key(made.shards[2].digest)
+    bad = [True]
+    store.plan = lambda call: AccessError("expired") if call.key == broken and bad else None
+    pipe = streamed(store, cache, made.manifest, prefetch=1)
+    window = ShardWindow(0)
+    cursor = pipe.node.cursor(Run(0, window, paths=paths_of(pipe.node)), (0,))
+    cursor.reset(None)
+    got = [next(cursor) for _ in range(20)]
+    with pytest.raises(AccessError):
+        next(cursor)
+    asked = [call.key for call in store.calls]
+    assert asked.count(broken) == 1
+    bad.clear()
+    monkeypatch.setattr(sys.modules["dload.run.window"], "_HOLDS", 0.0)
+    got += [next(cursor) for _ in range(60)]
+    assert got == made.all
+    window.close()
+
+
+def test_what_fails_ahead_is_tried_again_when_it_is_needed(store, cache: ShardCache, made, streamed) -> None:
+    second = shard_key(made.shards[1].digest)
+    failed = threading.Event()
+
+    def plan(call: Call) -> AccessError | None:
+        if call.key == second and not failed.is_set():
+            failed.set()
+            return AccessError("not yet")
+        return None
+
+    store.plan = plan
+    with streamed(store, cache, made.manifest, prefetch=2).batch(10).iter() as batches:
+        assert next(batches) == made.samples[0]
+        failed.wait()
+        assert list(batches) == made.samples[1:]
+
+
+def test_a_read_over_many_shards_fetches_them_side_by_side(store, cache: ShardCache, made, streamed) -> None:
+    together = threading.Barrier(4)
+    store.plan = lambda call: together.wait() and None if call.operation == "stream" else None
+    batch = next(streamed(store, cache, made.manifest, prefetch=4).batch(80).iter())
+    assert batch == made.all
+
+
+def test_two_threads_in_a_cache_with_room_for_one_shard(store, tmp_path: Path, made, streamed) -> None:
+    """One waits for the other's shard, which is no error."""
+    real = store.stream
+
+    def stream(key: str, start: int = 0) -> Iterator[bytes]:
+        for chunk in real(key, start):
+            time.sleep(0.01)
+            yield chunk
+
+    store.stream = stream
+    cache = ShardCache(tmp_path / "cache", max(shard.size for shard in made.shards) + 100)
+    found: list[object] = []
+
+    def read() -> None:
+        try:
+            found.append(list(streamed(store, cache, made.manifest)) == made.all)
+        except Exception as error:
+            found.append(error)
+
+    threads = [threading.Thread(target=read) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [True] * 3
