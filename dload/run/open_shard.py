@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from dload.cache import Pin, Seat, ShardCache
 from dload.errors import IntegrityError, PackFormatError
+from dload.files.locks import names
 from dload.manifest import ShardInfo
 from dload.pack import ShardReader
 from dload.repo.keys import shard_key
@@ -24,6 +25,7 @@ from dload.store.base import Store
 SPLIT_FROM = 16 << 20
 _PIECE = 4 << 20
 _CONNECTIONS = 8
+_ATTEMPTS = 5
 
 
 class OpenShard(NamedTuple):
@@ -63,7 +65,8 @@ def open_shard(
             pause(0)
             yield chunk
 
-    for attempt in (1, 2):
+    damaged = False
+    for attempt in range(_ATTEMPTS):
         pin = cache.ensure(
             shard.digest, shard.size, open_stream, name=name, next_use=next_use, pause=pause, seat=seat,
             urgent=urgent or (lambda: True),
@@ -76,13 +79,18 @@ def open_shard(
                     f"{name} has {len(reader)} samples, its manifest says {shard.num_samples}", key=name
                 )
             return OpenShard(pin, reader)
-        except (PackFormatError, IntegrityError, FileNotFoundError) as error:
+        except FileNotFoundError:  # someone else has found it damaged, and dropped it
             pin.release()
-            if attempt == 2:
+            if attempt == _ATTEMPTS - 1:
                 raise
-            # Damaged on this disk after it was hashed, if it is sound in the store. Someone else may have found that.
-            if not isinstance(error, FileNotFoundError):
-                cache.drop(shard.digest)
+        except (PackFormatError, IntegrityError):
+            current = names(pin.path, pin.lock.descriptor)
+            pin.release()
+            if damaged:
+                raise
+            damaged = True
+            if current:
+                cache.drop(shard.digest)  # damaged on this disk after it was hashed, if it is sound in the store
         except BaseException:
             pin.release()
             raise

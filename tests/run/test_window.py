@@ -14,6 +14,7 @@ import time
 import traceback
 import tracemalloc
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from itertools import islice
 from pathlib import Path
 
@@ -25,7 +26,7 @@ from dload.cache import ShardCache
 from dload.cache.pins import own
 from dload.errors import AccessError, InfeasiblePipelineError, IntegrityError, NotFoundError, PackFormatError
 from dload.manifest import ShardInfo
-from dload.pack import Sample
+from dload.pack import Sample, ShardReader
 from dload.pipeline.node import Run, paths_of
 from dload.repo.keys import shard_key
 from dload.run import open_shard
@@ -496,3 +497,21 @@ def test_two_threads_in_a_cache_with_room_for_one_shard(store, tmp_path: Path, m
     for thread in threads:
         thread.join()
     assert found == [True] * 3
+
+
+def test_a_shard_that_others_find_damaged_as_it_is_opened(
+    store, cache: ShardCache, made, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They drop it, and the one that has come since stays."""
+    real, dropped = ShardReader.open, []
+
+    def open_reader(path: Path, *, name: str | None = None) -> ShardReader:
+        if len(dropped) < 3:
+            dropped.append(cache.drop(made.shards[0].digest))
+        return real(path, name=name)
+
+    monkeypatch.setattr(ShardReader, "open", open_reader)
+    with closing(open_shard(store, cache, made.shards[0])) as opened:
+        assert list(opened.reader.samples()) == made.samples[0]
+    assert dropped == [True] * 3
+    assert cache.contains(made.shards[0].digest)
