@@ -515,3 +515,15 @@ def test_a_shard_that_others_find_damaged_as_it_is_opened(
         assert list(opened.reader.samples()) == made.samples[0]
     assert dropped == [True] * 3
     assert cache.contains(made.shards[0].digest)
+
+
+def test_case_c44_a_cache_for_half_of_the_shards_spares_nearly_half_of_the_requests(
+    store, tmp_path: Path, streamed
+) -> None:
+    manifest = manifest_of([put_shard(store, made_samples(number, 10, size=200)) for number in range(30)])
+    cache = ShardCache(tmp_path / "cache", 15 * max(manifest.shards.sizes) + 100)
+    pipe = streamed(store, cache, manifest, prefetch=1).tap(lambda _: time.sleep(0.0005))
+    for _ in range(3):
+        store.calls.clear()
+        assert len(list(pipe)) == 300
+    assert 15 <= store.count()["stream"] <= 22  # the last used goes first: 30
