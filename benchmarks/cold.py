@@ -4,10 +4,11 @@
 
 24 shards of 64 MiB (--quick: 8) with samples of 100 KB on a real S3 server (SeaweedFS). dload streams them shuffled, in
 batches of 64, through an empty cache: hashed, written to disk, read back. The bare download gets the same objects with
-16 threads of one boto3 client and drops the bytes as they come. Both in turns: near (the server itself), distant (10 ms
-one way and 90 MB/s a connection, by dload.testing.shaping_proxy), and distant on a line of 350 MB/s. Prints medians:
-seconds to the first sample (unshuffled) and to the first batch from an open data set on, MB/s over all, the ratio to
-the bare download's, and how many GETs a shard took. Server, proxy and client share this machine's processors.
+16 threads of one boto3 client, and drops the bytes as they come, or writes them to files unchecked. All in turns: near
+(the server itself), distant (10 ms one way and 90 MB/s a connection, by dload.testing.shaping_proxy), and distant on a
+line of 350 MB/s. Prints medians: seconds to the first sample (unshuffled) and to the first batch from an open data set
+on, MB/s over all, the ratios to the bare downloads, and how many GETs a shard took. Server, proxy and client share this
+machine's processors, which bounds all of them where the line doesn't.
 """
 
 from __future__ import annotations
@@ -55,7 +56,8 @@ class Measured:
         self.gets = gets
 
 
-def bare(url: str, keys: list[str]) -> Measured:
+def bare(url: str, keys: list[str], folder: Path | None = None) -> Measured:
+    """A download that does nothing with the bytes, or writes them to files below `folder`."""
     config = Config(
         max_pool_connections=THREADS, s3={"addressing_style": "path"},
         request_checksum_calculation="when_required", response_checksum_validation="when_required",
@@ -64,14 +66,16 @@ def bare(url: str, keys: list[str]) -> Measured:
 
     def download(key: str) -> int:
         body, length = client.get_object(Bucket=BUCKET, Key=key)["Body"], 0
-        while chunk := body.read(1 << 20):
-            length += len(chunk)
+        with open(os.devnull if folder is None else Path(target, key.replace("/", "-")), "wb") as file:
+            while chunk := body.read(1 << 20):
+                length += file.write(chunk)
         return length
 
-    begin = time.perf_counter()
-    with ThreadPoolExecutor(THREADS) as pool:
-        done = sum(pool.map(download, keys))
-    return Measured(done / 1e6, time.perf_counter() - begin, 0.0)
+    with tempfile.TemporaryDirectory(dir=folder) as target:
+        begin = time.perf_counter()
+        with ThreadPoolExecutor(THREADS) as pool:
+            done = sum(pool.map(download, keys))
+        return Measured(done / 1e6, time.perf_counter() - begin, 0.0)
 
 
 class Counting(S3Store):
@@ -106,6 +110,7 @@ def streamed(url: str, folder: Path, shuffle: int | None, whole: bool) -> Measur
 def compare(title: str, url: str, keys: list[str], folder: Path, rounds: int) -> None:
     runs: dict[str, Callable[[], Measured]] = {
         f"boto3, {THREADS} threads": lambda: bare(url, keys),
+        f"boto3, {THREADS} threads, to files": lambda: bare(url, keys, folder),
         "dload, shuffle(1,000).batch(64)": lambda: streamed(url, folder, 1000, True),
         "dload, first sample": lambda: streamed(url, folder, None, False),
     }
@@ -114,15 +119,16 @@ def compare(title: str, url: str, keys: list[str], folder: Path, rounds: int) ->
         for label, run in runs.items():
             found[label].append(run())
     print(title)
-    base = found[f"boto3, {THREADS} threads"]
+    bases = list(found.values())[:2]
     for label, each in found.items():
         first = f"first after {median(one.first for one in each):5.2f} s" if each[0].first else ""
         if label.endswith("sample"):
             print(f"  {label:32} {first}")
             continue
-        ratio = median(one.rate / other.rate for one, other in zip(each, base, strict=True))
+        ratios = [median(one.rate / other.rate for one, other in zip(each, base, strict=True)) for base in bases]
+        beside = " ".join(f"{ratio:.2f}" for ratio in ratios)
         rate, gets = median(one.rate for one in each), median(one.gets for one in each)
-        print(f"  {label:32} {rate:6.0f} MB/s   ratio {ratio:.2f}   {gets:.1f} GETs a shard   {first}")
+        print(f"  {label:32} {rate:6.0f} MB/s   ratios {beside}   {gets:.1f} GETs a shard   {first}")
 
 
 def main() -> None:

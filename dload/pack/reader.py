@@ -39,6 +39,7 @@ class ShardReader:
         """
         self._buffer = buffer if isinstance(buffer, bytes | mmap.mmap) else bytes(buffer)
         self._owned: mmap.mmap | None = None
+        self._reached = (0, 0)  # where `samples` came to: a value's number, its offset. Who goes on needs no table
         size = len(self._buffer)
         needed = ShardIndex.footer_size(self._buffer[-wire.TRAILER_SIZE :], size, name)
         with memoryview(self._buffer) as whole, whole[size - needed :] as footer:
@@ -143,8 +144,10 @@ class ShardReader:
             return
         index = self.index
         first, lengths = index.first_values, index.lengths
-        number = first[rows.start]
-        position = index.value_starts[number] if number < len(lengths) else index.payload_size
+        number, position = self._reached
+        if number != first[rows.start] and index.starts is None:
+            number = first[rows.start]
+            position = index.value_starts[number] if number < len(lengths) else index.payload_size
         for start in range(rows.start, rows.stop, _CHUNK):
             chunk = range(start, min(start + _CHUNK, rows.stop))
             sizes = lengths[first[chunk.start] : first[chunk.stop]]
@@ -155,6 +158,7 @@ class ShardReader:
             else:
                 yield self._cut(chunk, fields)
             position += size
+            self._reached = first[chunk.stop], position
 
     def _deal(self, rows: range, values: Iterator[bytes], fields: Collection[str] | None) -> Iterable[Sample]:
         """Samples of consecutive rows from all their stored values, in order."""

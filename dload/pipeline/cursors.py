@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from dload.pipeline.node import Node
 
 _FAST, _SLOW = 0.002, 0.008  # seconds that a chunk may take before chunks stop growing, and before they shrink
-_MOST_ELEMENTS = 1024
+_MOST_ELEMENTS = 256  # two containers each stay below what makes the garbage collector look at them all
 _MOST_BYTES = 4 << 20
 
 

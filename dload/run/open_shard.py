@@ -40,6 +40,11 @@ class OpenShard(NamedTuple):
         self.pin.release(next_use)
 
 
+def splits(store: Store, shard: ShardInfo) -> bool:
+    """Whether a shard comes over several connections when someone stands still without it."""
+    return shard.size >= SPLIT_FROM and store.staging is None
+
+
 def open_shard(
     store: Store,
     cache: ShardCache,
@@ -60,7 +65,7 @@ def open_shard(
     name = f"{store.url}/{shard_key(shard.digest)}"
 
     def open_stream(start: int) -> Iterator[bytes]:
-        split = urgent is not None and urgent() and shard.size >= SPLIT_FROM and store.staging is None
+        split = urgent is not None and urgent() and splits(store, shard)
         for chunk in _in_pieces(store, shard, start) if split else _in_one(store, shard, start):
             pause(0)
             yield chunk

@@ -19,7 +19,7 @@ from dload.pack import ShardReader
 from dload.pipeline.node import Need
 from dload.pipeline.sources import Samples
 from dload.run.demand import Demand, Key, Origin, Outlook, Pace, key_of, shard_of
-from dload.run.open_shard import OpenShard, open_shard
+from dload.run.open_shard import OpenShard, open_shard, splits
 from dload.run.parts import consecutive, scattered
 
 _JOBS = 16  # shards that are fetched side by side at most
@@ -93,6 +93,7 @@ class ShardWindow:
         self._waited_for: Key | None = None
         self._reading: Key | None = None
         self._making_way = False  # for the one that is waited for: nothing else is fetched
+        self._started = False  # a shard has come
         self._most = _JOBS
         self._threads = 0
         self._idle = 0
@@ -332,13 +333,16 @@ class ShardWindow:
 
     def _choose(self) -> _Entry | None:
         """The shard to fetch now: the one that is waited for, what else is being read, then what comes next."""
-        if self._waited_for is not None and (waited := self._needed.get(self._waited_for)) and waited.to_fetch:
+        waited = self._needed.get(self._waited_for) if self._waited_for is not None else None
+        if waited is not None and waited.to_fetch:
             return waited
         if self._making_way:
             return None
         for entry in islice(self._needed.values(), self._ahead + 1):
             if entry.to_fetch:
                 return entry
+        if waited is not None and not self._started and splits(waited.origin.store, waited.info):
+            return None  # the first shard takes all of the line: what comes ahead of it would only delay it
         while self._queue:
             key = self._queue.popleft()
             entry = self._entries.get(key) or self._entry(key, self._held[key].source.origin, shard_of(self._held[key]))
@@ -353,7 +357,7 @@ class ShardWindow:
                 result = _GivenUpError()
             entry.busy, entry.ended = False, time.monotonic()
             if isinstance(result, OpenShard):
-                entry.result = result
+                entry.result, self._started = result, True
             elif entry.key != self._waited_for:
                 entry.parked, entry.failed = True, not isinstance(result, _GivenUpError)
             elif not isinstance(result, _GivenUpError):
