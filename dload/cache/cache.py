@@ -29,8 +29,9 @@ from dload.cache.room import WAITED, Blocked, Reservation, Room, unfurnished
 from dload.cache.status import CacheStatus, DatasetShare, by_dataset, status_of
 from dload.cache.turn import Seat
 from dload.cache.waiting import Waiting
-from dload.errors import CacheFullError, ConfigError, DiskFullError, DloadError, IntegrityError
+from dload.errors import CacheFullError, ConfigError, DiskFullError, DloadError
 from dload.files.atomic import disk_full
+from dload.files.locks import names
 
 _log = logging.getLogger("dload.cache")
 
@@ -126,7 +127,8 @@ class ShardCache:
                     if self._is_sound(found, size):
                         self._counters.add(hits=1, waits=waiting.waited)
                         return found
-                    self._drop_damaged(found, name)
+                    if not self._drop_damaged(found, name):
+                        return self._temporary(digest, size, open_stream, name)
                 elif isinstance(claim, Reservation):
                     waiting.over()
                     return self._download(room, claim, final, open_stream, name, next_use, waiting.waited)
@@ -172,16 +174,21 @@ class ShardCache:
         with path.open("rb") as source:
             return self._keep(room, digest, size, final, iter(lambda: source.read(1 << 20), b""))
 
-    def drop(self, digest: str) -> bool:
-        """Forget a shard found damaged, also while others read it (their open file stays). Says whether it
-        was there.
+    def drop(self, pin: Pin) -> bool:
+        """Forget a pinned shard that was found damaged, also while others read it (their open file stays); the pin is
+        still to be released. What another process has put in its place since stays. Says whether it was there and is
+        gone: in a cache that can only be read it never is.
         """
-        path = shard_path(self._here, _checked(digest))
-        with self._room.lock():
-            try:
+        path = shard_path(pin.root, pin.digest)
+        try:
+            with self._room.lock():
+                if not names(path, pin.lock.descriptor):
+                    return False
                 path.unlink()
-            except FileNotFoundError:
-                return False
+        except OSError as error:
+            if error.errno not in _READ_ONLY:
+                raise
+            return False
         return True
 
     def evict(self, digest: str) -> bool:
@@ -226,14 +233,14 @@ class ShardCache:
             _sound[where] = inode
         return True
 
-    def _drop_damaged(self, pin: Pin, name: str) -> None:
+    def _drop_damaged(self, pin: Pin, name: str) -> bool:
+        """Whether its place is free, or another's by now."""
         _log.info("%s is damaged in the cache (%s): fetched again", name, pin.path)
-        with self._room.lock():
-            # Another process may have replaced it meanwhile; its readers keep the file that they have open.
-            if pin.path.exists() and pin.path.stat().st_ino == os.fstat(pin.lock.descriptor).st_ino:
-                pin.path.unlink()
+        self.drop(pin)
+        stays = names(pin.path, pin.lock.descriptor)
         _sound[str(pin.root), pin.digest] = (0, 0)  # it was here: to fetch it is to fetch it again
         pin.lock.close()
+        return not stays
 
     def _download(
         self, room: Room, claim: Reservation, final: Path, open_stream: OpenStream, name: str,
@@ -254,9 +261,7 @@ class ShardCache:
                     stream = self._measured(open_stream)
                     fill(claim.descriptor, claim.name, claim.size, stream, name=name, relieve=relieve, again=bad_body)
             except DloadError as error:
-                claim.fail(error)
-                if isinstance(error, IntegrityError | DiskFullError):
-                    claim.abandon()
+                room.fail(claim, error)
                 raise
             # No fsync: what a power cut leaves is hashed by the next process before it is used.
             pin = room.install(claim, final)

@@ -7,7 +7,7 @@ given up; whoever tries next removes it.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -16,13 +16,15 @@ from dload.errors import DloadError
 _MOST = 1 << 16  # bytes
 
 
-def leave(partial: Path, error: DloadError) -> None:
+def leave(partial: Path, error: DloadError, room: Callable[[int], bool] = lambda _: True) -> None:
     """Tell those who wait for `partial`, whose lock is held, that there won't be anything. Where that can't be
-    written, they try for themselves.
+    written, or there is no `room` for so many bytes, they try for themselves.
     """
     told = {"kind": error.kind, "message": error.message, "remedy": error.remedy, "details": error.details}
     with suppress(OSError, TypeError, ValueError):
-        _path(partial).write_text(json.dumps(told))
+        text = json.dumps(told).encode()
+        if len(text) <= _MOST and room(len(text)):
+            _path(partial).write_bytes(text)
 
 
 def forget(partial: Path) -> None:

@@ -84,7 +84,9 @@ def pin_file(root: Path, digest: str, path: Path, next_use: float | None = None)
     Raises CacheFullError where the process has as many pins as its limit of open files allows.
     """
     while True:
-        if (held := len(own())) >= most_pins():
+        most = most_pins()
+        # What is forgotten is never less than what is open, and known at once: a count of each would add up.
+        if len(_held) >= most and (held := len(own())) >= most:
             raise CacheFullError(
                 f"this process holds {held} shards open, as many as its limit of open files allows",
                 remedy="raise the limit: ulimit -n", held=held,

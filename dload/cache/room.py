@@ -23,7 +23,7 @@ from dload.cache.eviction import victims
 from dload.cache.inventory import Entry, partial_path, scan
 from dload.cache.pins import Held, Pin, delete_unlocked, holders, in_use, own, pin_file
 from dload.cache.turn import Seat
-from dload.errors import CacheFullError, ConfigError, DloadError
+from dload.errors import CacheFullError, ConfigError, DiskFullError, DloadError, IntegrityError
 from dload.files.atomic import disk_full
 from dload.files.locks import LockFile, locked, names, try_lock, wait_lock
 from dload.sizes import format_size
@@ -45,10 +45,6 @@ class Reservation(Held):
     @property
     def descriptor(self) -> int:
         return self.lock.descriptor
-
-    def fail(self, error: DloadError) -> None:
-        """Tell those who wait for this file that it won't come, and why."""
-        failure.leave(self.path, error)
 
     def abandon(self) -> None:
         """Delete the partial file: what came is of no use, or the space is."""
@@ -150,6 +146,20 @@ class Room:
             wait_lock(lock.descriptor)  # for who only looks whether it is in use
         failure.forget(path)
         return Reservation(self.root, name, size, path, lock)
+
+    def fail(self, claim: Reservation, error: DloadError) -> None:
+        """End a download that failed for good: tell those who wait for it why, where there is room for that without
+        deleting anything. What came stays to be continued, unless it is of no use, or its space is what is needed.
+        """
+        useless = isinstance(error, IntegrityError | DiskFullError)
+        with suppress(OSError, DiskFullError), self.lock():
+            if useless:
+                claim.path.unlink(missing_ok=True)
+            failure.leave(claim.path, error, self.fits)
+            if useless:  # not before: who waits for this lock looks for the note
+                claim.lock.close()
+        if useless:
+            claim.abandon()
 
     def take_turn(self, seat: Seat, name: str, size: int) -> bool:
         """Try to take the turn for `seat`, which waits for `size` bytes; says whether it has it."""

@@ -89,7 +89,7 @@ class Lookup:
                 try:
                     return _samples(index, rows, [_read_file(resident, *span) for span in spans], fields)
                 except IntegrityError:
-                    self._cache.drop(shard.digest)
+                    self._cache.drop(resident)
         return self._read_remote(shard, index, rows, fields)
 
     def _read_remote(
@@ -148,7 +148,9 @@ class Lookup:
                 with ShardReader.open(pin.path, name=shard.digest) as reader:
                     return reader.index
             except (PackFormatError, IntegrityError):
-                self._cache.drop(shard.digest)
+                self._cache.drop(pin)
+            except FileNotFoundError:  # someone else has found it damaged, and dropped it
+                pass
         return None
 
 

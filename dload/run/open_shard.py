@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 from dload.cache import Pin, Seat, ShardCache
 from dload.errors import IntegrityError, PackFormatError
-from dload.files.locks import names
 from dload.manifest import ShardInfo
 from dload.pack import ShardReader
 from dload.repo.keys import shard_key
@@ -89,13 +88,12 @@ def open_shard(
             if attempt == _ATTEMPTS - 1:
                 raise
         except (PackFormatError, IntegrityError):
-            current = names(pin.path, pin.lock.descriptor)
+            if not damaged:
+                cache.drop(pin)  # damaged on this disk after it was hashed, if it is sound in the store
             pin.release()
             if damaged:
                 raise
             damaged = True
-            if current:
-                cache.drop(shard.digest)  # damaged on this disk after it was hashed, if it is sound in the store
         except BaseException:
             pin.release()
             raise

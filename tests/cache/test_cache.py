@@ -14,7 +14,7 @@ import pytest
 
 from dload.cache import DatasetShare, ShardCache
 from dload.cache.inventory import scan, shard_path
-from dload.cache.pins import most_pins, own
+from dload.cache.pins import Held, most_pins, own
 from dload.errors import CacheFullError, ConfigError, DiskFullError, IntegrityError, NotFoundError
 from dload.manifest import Packing, ShardInfo, ShardList, new_manifest
 from dload.testing import scans
@@ -249,11 +249,45 @@ def test_a_dropped_shard_is_fetched_again_and_its_readers_go_on(root: Path, sour
     cache = ShardCache(root)
     pin = cache.ensure(digest, SIZE, source.opener(digest))
     with pin.path.open("rb") as file:
-        assert cache.drop(digest) and not cache.drop(digest)
+        assert cache.drop(pin) and not cache.drop(pin)
         assert ensure(cache, source, digest) == source.body(digest)
         assert file.read() == source.body(digest)
     pin.release()
     assert len(source.gets()) == 2 and cache.contains(digest)
+
+
+def test_who_drops_a_damaged_shard_spares_the_one_that_has_come_since(root: Path, source: LoggedSource) -> None:
+    digest = source.make(1, SIZE)
+    cache = ShardCache(root)
+    damaged = cache.ensure(digest, SIZE, source.opener(digest))
+    with cache.ensure(digest, SIZE, source.opener(digest)) as seen_by_another:
+        assert cache.drop(seen_by_another)
+    assert ensure(cache, source, digest) == source.body(digest)
+    assert not cache.drop(damaged) and cache.contains(digest)
+    damaged.release()
+
+
+def test_many_pins_cost_no_more_each(root: Path, source: LoggedSource, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is held is counted one by one only near the limit of open files."""
+    digests = [source.make(number, 10) for number in range(30)]
+    cache = ShardCache(root)
+    for digest in digests:
+        ensure(cache, source, digest, 10)
+    counts = 0
+
+    def counted_own(root: Path | None = None) -> list[Held]:
+        nonlocal counts
+        counts += 1
+        return own(root)
+
+    monkeypatch.setattr("dload.cache.pins.own", counted_own)
+    held = [cache.pin(digest) for digest in digests]
+    assert counts == 0 and all(held)
+    monkeypatch.setattr("dload.cache.pins.most_pins", lambda: len(digests))
+    with pytest.raises(CacheFullError, match=f"holds {len(digests)} shards open"):
+        cache.pin(digests[0])
+    held[0].release()  # type: ignore[union-attr]
+    assert cache.pin(digests[0]) is not None, "what is released counts no more, though it isn't forgotten"
 
 
 def test_many_threads_want_one_shard(root: Path, source: LoggedSource) -> None:
@@ -349,7 +383,7 @@ def test_it_pickles(root: Path, source: LoggedSource) -> None:
 @pytest.mark.parametrize("bad", ["", "abc", "../" * 20 + "a", "A" * 64, "0" * 63 + "\n"])
 def test_what_is_no_identity_never_reaches_the_disk(root: Path, bad: str) -> None:
     cache = ShardCache(root)
-    for call in (cache.contains, cache.evict, cache.pin, cache.read_manifest, cache.keys_path, cache.drop):
+    for call in (cache.contains, cache.evict, cache.pin, cache.read_manifest, cache.keys_path):
         with pytest.raises(ConfigError):
             call(bad)
     assert not root.exists()
@@ -561,8 +595,10 @@ def test_case_c47_a_cache_that_can_only_be_read(
     python: Callable[..., subprocess.Popen[str]],
     open_to_all: Callable[[Path], None],
 ) -> None:
-    there, missing = source.make(1, SIZE), source.make(2, SIZE)
-    ensure(ShardCache(root), source, there)
+    there, missing, damaged = source.make(1, SIZE), source.make(2, SIZE), source.make(3, SIZE)
+    for digest in (there, damaged):
+        ensure(ShardCache(root), source, digest)
+    shard_path(root, damaged).write_bytes(bytes(SIZE))
     ShardCache(root).write_manifest("a" * 64, b"m")
     for folder in (root, *root.rglob("*")):
         folder.chmod(0o555 if folder.is_dir() else 0o444)
@@ -571,23 +607,23 @@ def test_case_c47_a_cache_that_can_only_be_read(
     (source.folder / "log").chmod(0o666)
     process = python(
         """
-root, folder, there, missing, size = sys.argv[1:]
+root, folder, there, missing, damaged, size = sys.argv[1:]
 if os.geteuid() == 0:
     os.seteuid(65534)
-cache, source = ShardCache(Path(root), 15_000), LoggedSource(Path(folder))
-for digest in (there, missing, missing):
+cache, source = ShardCache(Path(root), 25_000), LoggedSource(Path(folder))
+for digest in (there, missing, missing, damaged):
     with cache.ensure(digest, int(size), source.opener(digest)) as pin:
         say(pin.path.read_bytes() == source.body(digest))
 say(cache.read_manifest("a" * 64) == b"m", cache.write_manifest("b" * 64, b"m"))
 say(len(os.listdir("/dev/fd")))
 """,
-        root, source.folder, there, missing, SIZE,
+        root, source.folder, there, missing, damaged, SIZE,
     )  # fmt: skip
     assert process.stdout is not None
     lines = process.stdout.read().splitlines()
-    assert lines[:4] == ["True", "True", "True", "True False"]
+    assert lines[:5] == ["True", "True", "True", "True", "True False"]
     assert process.wait() == 0
     for folder in (root, *root.rglob("*")):
         folder.chmod(0o755)
-    assert [get.digest for get in source.gets()] == [missing, missing]
-    assert [name for name, _, _ in ShardCache(root).entries()] == [there]
+    assert [get.digest for get in source.gets()] == [missing, missing, damaged]
+    assert sorted(name for name, _, _ in ShardCache(root).entries()) == sorted([there, damaged])

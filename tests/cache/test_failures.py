@@ -128,6 +128,40 @@ def test_a_bad_body_is_told_to_those_who_wait_though_nothing_of_it_stays(root: P
     assert ShardCache(root).clear() > 0 and list((root / "partial").iterdir()) == []
 
 
+def used(root: Path) -> int:
+    """Every byte below the cache, as files have them."""
+    return sum(path.stat().st_size for path in root.rglob("*") if path.is_file())
+
+
+@pytest.mark.parametrize("more", [0, 500])
+def test_what_is_told_keeps_to_the_budget(root: Path, source: LoggedSource, more: int) -> None:
+    """Nothing is deleted for it: where it doesn't fit, it isn't told."""
+    there, missing = source.make(1, SIZE), source.make(2, SIZE)
+    ShardCache(root).ensure(there, SIZE, source.opener(there)).release()
+    budget = used(root) + SIZE + more
+    cache = ShardCache(root, budget)
+
+    def breaks_off(start: int) -> Iterator[bytes]:
+        yield source.body(missing)[: SIZE // 2]
+        raise AccessError("the token has expired", remedy="log in")
+
+    with pytest.raises(AccessError):
+        cache.ensure(missing, SIZE, breaks_off)
+    partial = partial_path(root, missing, SIZE)
+    assert partial.stat().st_size == SIZE // 2
+    assert used(root) + SIZE // 2 <= budget, "the unfinished one counts at its full size"
+    assert (failure.left(partial) is not None) == bool(more)
+
+    def useless(start: int) -> Iterator[bytes]:
+        yield bytes(SIZE)
+
+    with pytest.raises(IntegrityError):
+        cache.ensure(missing, SIZE, useless)
+    assert not partial.exists() and used(root) <= budget
+    assert failure.left(partial) is not None, "the space of what was of no use is enough"
+    assert cache.contains(there)
+
+
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"kind": "x"}', '{"kind": "access"}', "null", "1" * 100_000])
 def test_what_is_no_failure_is_none(tmp_path: Path, text: str) -> None:
     (tmp_path / "a.1.err").write_text(text)

@@ -79,7 +79,7 @@ def test_writers_and_gcs_at_work_or_dead(tmp_path: Path) -> None:
 
 
 def test_uploads_that_never_ended_go_and_those_of_others_stay(s3_bucket: str, s3_server: S3Server) -> None:
-    client = boto3.client("s3", endpoint_url=s3_server.endpoint_url)
+    client = boto3.Session().client("s3", endpoint_url=s3_server.endpoint_url)
     ours, theirs = keys.shard_key("ab" * 32), "videos/large.mp4"
     for key in (ours, theirs):
         client.create_multipart_upload(Bucket=s3_bucket, Key=key)

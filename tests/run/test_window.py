@@ -507,7 +507,8 @@ def test_a_shard_that_others_find_damaged_as_it_is_opened(
 
     def open_reader(path: Path, *, name: str | None = None) -> ShardReader:
         if len(dropped) < 3:
-            dropped.append(cache.drop(made.shards[0].digest))
+            with cache.pin(made.shards[0].digest) as pin:
+                dropped.append(cache.drop(pin))
         return real(path, name=name)
 
     monkeypatch.setattr(ShardReader, "open", open_reader)
