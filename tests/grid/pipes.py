@@ -1,0 +1,31 @@
+"""Pipelines of each kind over the data of these tests."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import dload
+from dload.api import Pipeline, Repository
+from dload.pack import Sample
+
+
+def key_of(sample: Sample) -> str:
+    return sample[0]
+
+
+def keep(key: str) -> bool:
+    """Two thirds of the keys, unevenly spread."""
+    return random.Random(key).random() < 2 / 3
+
+
+KINDS: dict[str, Callable[[Repository], Pipeline]] = {
+    "plain": lambda repo: repo.dataset("numbers").samples().map(key_of),
+    "shuffled": lambda repo: repo.dataset("numbers").samples().shuffle(60, seed=3).map(key_of),
+    "batched": lambda repo: repo.dataset("numbers").samples().shuffle(60, seed=3).map(key_of).batch(3),
+    "mix": lambda repo: dload.mix(
+        [repo.dataset("numbers").samples().shuffle(20, seed=1), repo.dataset("noise").samples().shuffle(9, seed=2)],
+        [3, 1], seed=4, until="cycle",
+    ).map(key_of),
+    "filtered": lambda repo: repo.dataset("numbers").samples().shuffle(40, seed=2).map(key_of).filter(keep),
+}  # fmt: skip
