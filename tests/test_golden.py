@@ -129,8 +129,8 @@ def test_lock_file_and_key_index() -> None:
 
 # ---- what is newer
 def test_a_newer_manifest_names_the_dload_that_is_needed() -> None:
-    data = json.dumps({"format": 3, "name": "speech"}).encode()
-    with pytest.raises(PackFormatError, match=r"format 3.*upgrade dload"):
+    data = json.dumps({"format": 4, "name": "speech"}).encode()
+    with pytest.raises(PackFormatError, match=r"format 4.*upgrade dload"):
         decode(data, version=hashlib.sha256(data).hexdigest(), where="here")
 
 

@@ -12,6 +12,7 @@ from dload.manifest.model import (
     is_name,
     is_version,
 )
+from dload.manifest.rows import ShardRows, chosen
 
 __all__ = [
     "MAX_MANIFEST_BYTES",
@@ -23,6 +24,8 @@ __all__ = [
     "ShardDiff",
     "ShardInfo",
     "ShardList",
+    "ShardRows",
+    "chosen",
     "decode",
     "encode",
     "is_name",

@@ -1,4 +1,8 @@
-"""Manifests <-> their canonical bytes: format 2 is written and read, format 1 (dload-ml 0.2 and 0.3) is read.
+"""Manifests <-> their canonical bytes: format 2, and 3 for views, are written and read, format 1 (dload-ml 0.2 and 0.3)
+is read.
+
+Format 3 is format 2 and one more column of the shards, `rows`: which of their rows a view holds. It is a format of its
+own so that whoever doesn't know of views refuses one, instead of reading whole shards.
 
 A manifest is untrusted input: whatever the bytes, decoding gives a Manifest of which everything was checked,
 or one of dload's own errors. No function here touches a disk or the network.
@@ -14,6 +18,7 @@ from typing import Any
 from dload.errors import ConfigError, IntegrityError, PackFormatError
 from dload.manifest import canonical
 from dload.manifest.model import NAME_RULE, FieldStats, Manifest, Packing, ShardInfo, ShardList, is_name
+from dload.manifest.rows import ShardRows
 
 MAX_MANIFEST_BYTES = 1 << 30  # 12 million shards, 1.5 PB; nothing larger is written or parsed
 
@@ -30,8 +35,9 @@ def new_manifest(
     packing: Packing,
     meta: Mapping[str, Any] | None = None,
     recipe: str | None = None,
+    rows: ShardRows | None = None,
 ) -> tuple[Manifest, bytes]:
-    """A new version of a data set, and the canonical bytes whose sha256 is its id.
+    """A new version of a data set, a view where there are `rows`, and the canonical bytes whose sha256 is its id.
 
     Raises ConfigError for a name, a meta or a recipe that can't be stored, naming the place in meta.
     """
@@ -46,7 +52,8 @@ def new_manifest(
     if recipe is not None and not isinstance(recipe, str):
         raise ConfigError(f"recipe is a {type(recipe).__name__}, not a string", remedy="pass a script's text")
     try:
-        data = encode(Manifest(name, "", ShardList.of(shards), fields, packing, meta, recipe))
+        form = 2 if rows is None else 3
+        data = encode(Manifest(name, "", ShardList.of(shards), fields, packing, meta, recipe, form, rows=rows))
     except ValueError as error:
         raise ConfigError(f"{name} can't be stored: {error}", remedy="huge integers go as strings") from error
     if len(data) > MAX_MANIFEST_BYTES:
@@ -59,19 +66,20 @@ def new_manifest(
 
 
 def encode(manifest: Manifest) -> bytes:
-    """The canonical bytes of a manifest of format 2. Raises ValueError for one of format 1: never written."""
-    if manifest.format != 2:
+    """The canonical bytes of a manifest of format 2 or 3. Raises ValueError for one of format 1: never written."""
+    shards, packing, rows = manifest.shards, manifest.packing, manifest.rows
+    if manifest.format != (2 if rows is None else 3):
         raise ValueError(f"manifests of format {manifest.format} are not written")
-    shards, packing = manifest.shards, manifest.packing
     return canonical.dumps(
         {
-            "format": 2,
+            "format": manifest.format,
             "name": manifest.name,
             "shards": {
                 "digest": list(shards.digests),
                 "size": list(shards.sizes),
                 "num_samples": list(shards.counts),
                 "index_size": shards.index_sizes,
+                **({} if rows is None else {"rows": rows.texts}),
             },
             "fields": {name: {"count": of.count, "bytes": of.bytes} for name, of in manifest.fields.items()},
             "packing": {
@@ -104,7 +112,7 @@ def decode(data: bytes, *, version: str, where: str) -> Manifest:
     if got != version:
         raise _damaged(where, version, got)
     try:
-        return _manifest_1(document, version) if form == 1 else _manifest_2(document, version)
+        return _manifest_1(document, version) if form == 1 else _manifest_2(document, version, form)
     except ValueError as error:
         raise PackFormatError(f"{where} is not a manifest: {error}", remedy=_REMEDY, key=where) from error
 
@@ -130,13 +138,13 @@ def _document(data: bytes) -> dict[str, Any]:
 
 
 def _format(document: dict[str, Any], where: str) -> int:
-    """1 or 2. Raises PackFormatError for a newer format, ValueError where there is none."""
+    """1, 2 or 3. Raises PackFormatError for a newer format, ValueError where there is none."""
     form = document.get("format")
     if type(form) is not int or form < 1:
         raise ValueError("it has no format number")
-    if form > 2:
+    if form > 3:
         raise PackFormatError(
-            f"{where} has format {str(form)[:20]}; this dload reads 1 and 2",
+            f"{where} has format {str(form)[:20]}; this dload reads 1 to 3",
             remedy="upgrade dload: pip install --upgrade dload-ml", key=where,
         )  # fmt: skip
     return form
@@ -152,7 +160,8 @@ def _id_of_format_1(document: dict[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _manifest_2(document: dict[str, Any], version: str) -> Manifest:
+def _manifest_2(document: dict[str, Any], version: str, form: int) -> Manifest:
+    """Of format 2, and of 3, which says of the shards what rows it has."""
     _expect_keys(document, _KEYS_2, "it")
     name, recipe = document["name"], document["recipe"]
     if type(name) is not str or not is_name(name):
@@ -163,19 +172,21 @@ def _manifest_2(document: dict[str, Any], version: str) -> Manifest:
     wrong = canonical.problem(meta, "meta") or canonical.problem(recipe, "recipe")
     if wrong is not None:
         raise ValueError(wrong)
-    shards = _shards_2(_object(document["shards"], "shards"))
+    shards, rows = _shards_2(_object(document["shards"], "shards"), form)
     packing = _packing(_object(document["packing"], "packing"))
     stats = _object(document["fields"], "fields")
     fields = {field: _field_stats(field, value) for field, value in stats.items()}
-    return Manifest(name, version, shards, fields, packing, meta, recipe)
+    return Manifest(name, version, shards, fields, packing, meta, recipe, form, rows=rows)
 
 
-def _shards_2(columns: dict[str, Any]) -> ShardList:
-    _expect_keys(columns, set(_COLUMNS), "shards")
-    for name in _COLUMNS:
+def _shards_2(columns: dict[str, Any], form: int) -> tuple[ShardList, ShardRows | None]:
+    expected = _COLUMNS if form == 2 else (*_COLUMNS, "rows")
+    _expect_keys(columns, set(expected), "shards")
+    for name in expected:
         if type(columns[name]) is not list:
             raise ValueError(f"shards.{name} is not a list")
-    return ShardList.of_columns(*(columns[name] for name in _COLUMNS))
+    shards = ShardList.of_columns(*(columns[name] for name in _COLUMNS))
+    return shards, None if form == 2 else ShardRows.from_texts(columns["rows"], shards)
 
 
 def _field_stats(name: str, value: Any) -> FieldStats:

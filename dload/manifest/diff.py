@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
+from itertools import repeat
 
-from dload.manifest.model import ShardInfo, ShardList
+from dload.manifest.model import Manifest
 
 
 @dataclass(frozen=True, slots=True)
 class ShardDiff:
-    """The shards only in the old version and those only in the new one (in their order, each once),
-    and how many different shards both have."""
+    """The numbers of the shards that only the old version has and of those that only the new one has (each once), and
+    how many different shards both have. Of a shard of which a view has other rows than the other version, each has its
+    own."""
 
-    removed: list[ShardInfo]
-    added: list[ShardInfo]
+    removed: list[int]
+    added: list[int]
     shared: int
 
 
@@ -30,19 +32,21 @@ class SampleDiff:
         return bool(self.added or self.removed or self.changed)
 
 
-def shard_diff(old: ShardList, new: ShardList) -> ShardDiff:
-    """What a reader of `old` need not fetch again, and what it must, to read `new`."""
-    before, after = set(old.digests), set(new.digests)
-    return ShardDiff(_only(old, before - after), _only(new, after - before), len(before & after))
+def shard_diff(old: Manifest, new: Manifest) -> ShardDiff:
+    """What a reader of `old` need not look at again, and what it must, to read `new`."""
+    before, after = _numbers(old), _numbers(new)
+    removed = [number for key, number in before.items() if key not in after]
+    added = [number for key, number in after.items() if key not in before]
+    return ShardDiff(removed, added, len(before) - len(removed))
 
 
-def _only(shards: ShardList, digests: set[str]) -> list[ShardInfo]:
-    rows = []
-    for row, digest in enumerate(shards.digests):
-        if digest in digests:
-            digests.remove(digest)
-            rows.append(shards[row])
-    return rows
+def _numbers(manifest: Manifest) -> dict[tuple[str, bytes], int]:
+    """Each shard, with the rows that a view has of it -> its number."""
+    bitmaps = repeat(b"") if manifest.rows is None else manifest.rows.bitmaps
+    found: dict[tuple[str, bytes], int] = {}
+    for number, key in enumerate(zip(manifest.shards.digests, bitmaps, strict=False)):
+        found.setdefault(key, number)
+    return found
 
 
 def sample_diff(old: Iterable[tuple[str, Hashable]], new: Iterable[tuple[str, Hashable]]) -> SampleDiff:

@@ -9,9 +9,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
 from dload.sizes import format_size
+
+if TYPE_CHECKING:
+    from dload.manifest.rows import ShardRows
 
 NAME_RULE = "1 to 100 letters, digits, dots, dashes and underscores, the first one a letter or a digit"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -255,7 +258,7 @@ class Manifest:
     and packing have the same version, whoever commits them and whenever.
 
     `created` (ISO time, UTC) comes from the history, not the manifest, and takes no part in comparisons.
-    `fields` is empty in format 1, which doesn't count them.
+    `fields` is empty in format 1, which doesn't count them. A view has `rows`: of its shards these alone.
     """
 
     name: str
@@ -267,15 +270,35 @@ class Manifest:
     recipe: str | None = None
     format: int = 2
     created: str | None = field(default=None, compare=False)
+    rows: ShardRows | None = None
+
+    @property
+    def counts(self) -> Sequence[int]:
+        """How many samples of each shard belong to the version: all of them, but for a view."""
+        return self.shards.counts if self.rows is None else self.rows.counts
+
+    @property
+    def starts(self) -> Sequence[int]:
+        """The ordinal of each shard's first sample, and after them the number of all samples."""
+        return self.shards.starts if self.rows is None else self.rows.starts
+
+    def locate(self, ordinal: int) -> tuple[int, int]:
+        """The number of the shard that holds the sample `ordinal`, and its row there. Raises IndexError."""
+        if self.rows is None:
+            return self.shards.locate(ordinal)
+        if not 0 <= ordinal < self.num_samples:
+            raise IndexError(f"sample {ordinal} of {self.num_samples}")
+        shard = bisect_right(self.rows.starts, ordinal) - 1
+        return shard, self.rows.of(shard)[ordinal - self.rows.starts[shard]]
 
     @cached_property
     def num_samples(self) -> int:
-        """The samples of all shards."""
-        return sum(self.shards.counts)
+        """The samples of the version."""
+        return sum(self.counts)
 
     @cached_property
     def total_bytes(self) -> int:
-        """The bytes of all shards."""
+        """The bytes of all shards: what it takes to have the version here."""
         return sum(self.shards.sizes)
 
     def with_created(self, text: str | None) -> Manifest:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import Any
@@ -47,7 +48,7 @@ class Samples(Node):
 
     @cached_property
     def mean_bytes(self) -> float:
-        return self.manifest.total_bytes / max(1, self.manifest.num_samples)
+        return self.manifest.total_bytes / max(1, sum(self.manifest.shards.counts))
 
     def parameters(self) -> dict[str, Any]:
         fields = None if self.fields is None else list(self.fields)
@@ -64,15 +65,14 @@ class Samples(Node):
         return numbered(places, self.manifest.version, epoch)
 
     def units(self) -> list[int]:
-        return [count for count in self.manifest.shards.counts if count]
+        return [count for count in self.manifest.counts if count]
 
     def demand(self, run: Run, epoch: Epoch, start: int, stop: int) -> Iterator[Need]:
-        shards = self.manifest.shards
         if start >= stop:
             return
-        number, _ = shards.locate(start)
-        starts = shards.starts
-        while number < len(shards) and starts[number] < stop:
+        starts = self.manifest.starts
+        number = bisect_right(starts, start) - 1
+        while number < len(starts) - 1 and starts[number] < stop:
             first, last = max(start, starts[number]), min(stop, starts[number + 1])
             if first < last:
                 yield Need(first, last, self, number)

@@ -24,14 +24,18 @@ def diff(store: Store, old: Manifest, new: Manifest) -> SampleDiff:
     Samples are compared by their fields' names, lengths and crc32: a change that keeps all three stays unseen, one in
     four billion of those that keep the lengths. A shard of format 1 has no crc32, so it is read whole.
     """
-    shards = shard_diff(old.shards, new.shards)
-    return sample_diff(_contents(store, shards.removed), _contents(store, shards.added))
+    shards = shard_diff(old, new)
+    return sample_diff(_contents(store, old, shards.removed), _contents(store, new, shards.added))
 
 
-def _contents(store: Store, shards: Iterable[ShardInfo]) -> Iterator[tuple[str, Hashable]]:
-    for shard, index in ordered(lambda s: (s, read_index(store, s)), shards, _JOBS):
+def _contents(store: Store, manifest: Manifest, numbers: Iterable[int]) -> Iterator[tuple[str, Hashable]]:
+    shards, view = manifest.shards, manifest.rows
+    for number, index in ordered(lambda n: (n, read_index(store, shards[n])), numbers, _JOBS):
         known = index.checksums()
-        yield from zip(index.keys, known if known is not None else _computed(store, shard, index), strict=True)
+        if known is None:
+            known = _computed(store, shards[number], index)
+        for row in range(len(index)) if view is None else view.of(number):
+            yield index.keys[row], known[row]
 
 
 def _computed(store: Store, shard: ShardInfo, index: ShardIndex) -> list[Hashable]:

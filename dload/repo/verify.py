@@ -18,7 +18,7 @@ from dload.errors import DloadError, IntegrityError, NotFoundError, PackFormatEr
 from dload.manifest import Manifest, ShardInfo, decode
 from dload.pack import ShardReader
 from dload.repo import keys
-from dload.repo.commit import key_at
+from dload.repo.footers import read_index
 from dload.repo.history import History
 from dload.repo.parallel import ordered
 from dload.repo.readback import fetched
@@ -184,21 +184,22 @@ def _manifest(store: Store, name: str, version: str, report: VerifyReport, repai
 
 @dataclass(slots=True)
 class _Needed:
-    """A shard, and who needs it: (version, number of its first sample there)."""
+    """A shard, and who needs it: (version, number of the shard there)."""
 
     shard: ShardInfo
     by: list[tuple[str, int]] = field(default_factory=list)
 
     def fault(self, what: str, report: VerifyReport) -> Fault:
         name = report.manifests[self.by[0][0]].name
-        return Fault("shard", keys.shard_key(self.shard.digest), what, name, dict(reversed(self.by)))
+        firsts = {version: report.manifests[version].starts[number] for version, number in reversed(self.by)}
+        return Fault("shard", keys.shard_key(self.shard.digest), what, name, firsts)
 
 
 def _shards(report: VerifyReport) -> dict[str, _Needed]:
     found: dict[str, _Needed] = {}
     for version, manifest in report.manifests.items():
-        for shard, start in zip(manifest.shards, manifest.shards.starts, strict=False):
-            found.setdefault(shard.digest, _Needed(shard)).by.append((version, start))
+        for number, shard in enumerate(manifest.shards):
+            found.setdefault(shard.digest, _Needed(shard)).by.append((version, number))
     report.shards = len(found)
     return found
 
@@ -240,8 +241,10 @@ def _read_back(
             if isinstance(found, DloadError):
                 report.faults.append(needed.fault(found.message, report))
                 continue
-            for version, start in needed.by:
-                for ordinal, key in enumerate(found, start):
+            for version, place in needed.by:
+                manifest = report.manifests[version]
+                held = found if manifest.rows is None else map(found.__getitem__, manifest.rows.of(place))
+                for ordinal, key in enumerate(held, manifest.starts[place]):
                     checks[version].add(key, ordinal)
             if tell is not None:
                 tell(f"shard {number} of {len(chosen)} read")
@@ -275,8 +278,13 @@ def _checked(shard: ShardInfo, reader: ShardReader) -> list[str]:
 
 def _duplicates(store: Store, manifest: Manifest, check: KeyCheck, report: VerifyReport) -> None:
     for a, b in check.finish():
-        first, second = key_at(store, manifest.shards, a), key_at(store, manifest.shards, b)
+        first, second = _key_at(store, manifest, a), _key_at(store, manifest, b)
         if first == second:
             what = f"samples {a} and {b} have the same key {first!r}"
             key = keys.manifest_key(manifest.name, manifest.version)
             report.faults.append(Fault("keys", key, what, manifest.name, {manifest.version: a}))
+
+
+def _key_at(store: Store, manifest: Manifest, ordinal: int) -> str:
+    number, row = manifest.locate(ordinal)
+    return read_index(store, manifest.shards[number]).keys[row]

@@ -14,7 +14,7 @@ import struct
 import sys
 import zlib
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from dload.cache import ShardCache
@@ -106,7 +106,7 @@ def key_index(store: Store, cache: ShardCache, manifest: Manifest) -> KeyIndex:
     kept = _load(path)
     if kept is not None and kept.is_of(manifest.shards):
         return kept
-    data = b"".join(_encoded(manifest.shards, _hashes(store, cache, manifest.shards)))
+    data = b"".join(_encoded(manifest, _hashes(store, cache, manifest)))
     path.unlink(missing_ok=True)
     cache.write_keys(manifest.version, len(data), [data])
     return KeyIndex(data)
@@ -122,37 +122,40 @@ def _load(path: Path) -> KeyIndex | None:
     return index if index.sound() else None
 
 
-def _hashes(store: Store, cache: ShardCache, shards: ShardList) -> array[int]:
+def _hashes(store: Store, cache: ShardCache, manifest: Manifest) -> array[int]:
     """The hashes of all keys, in the samples' order."""
-    known = _known(cache, set(shards.digests))
+    shards, view = manifest.shards, manifest.rows
+    known = _known(cache, dict(zip(shards.digests, shards.counts, strict=True)))
     missing = [shard for shard in shards if shard.digest not in known]
     for shard, index in zip(missing, read_indexes(store, missing), strict=True):
         known[shard.digest] = array("Q", map(key_hash, index.keys))
     hashes = array("Q")
-    for digest in shards.digests:
-        hashes += known[digest]
+    for number, digest in enumerate(shards.digests):
+        whole = known[digest]
+        hashes += whole if view is None else array("Q", map(whole.__getitem__, view.of(number)))
     return hashes
 
 
-def _known(cache: ShardCache, wanted: set[str]) -> dict[str, array[int]]:
-    """The hashes of those shards that the newest key index in the cache which has any of them knows."""
+def _known(cache: ShardCache, wanted: Mapping[str, int]) -> dict[str, array[int]]:
+    """The hashes of those shards, of so many samples each, that the newest key index in the cache which has any of
+    them knows whole: that of a view knows some of their rows alone."""
     try:
         files = sorted((cache.root / "keys").iterdir(), key=lambda path: path.stat().st_mtime, reverse=True)
     except OSError:
         return {}
     for index in filter(None, map(_load, files)):
-        known = {digest: hashes for digest, hashes in index.hashes_by_shard() if digest in wanted}
+        known = {digest: hashes for digest, hashes in index.hashes_by_shard() if wanted.get(digest) == len(hashes)}
         if known:
             return known
     return {}
 
 
-def _encoded(shards: ShardList, hashes: array[int]) -> Iterable[bytes]:
-    ordinals = _ascending(hashes)
+def _encoded(manifest: Manifest, hashes: array[int]) -> Iterable[bytes]:
+    shards, ordinals = manifest.shards, _ascending(hashes)
     body = [
         struct.pack("<IQQ", 0, len(shards), len(hashes)),
         b"".join(map(bytes.fromhex, shards.digests)),
-        _little_endian(array("Q", shards.counts)).tobytes(),
+        _little_endian(array("Q", manifest.counts)).tobytes(),
         _little_endian(array("Q", map(hashes.__getitem__, ordinals))).tobytes(),
         _little_endian(array("Q", ordinals)).tobytes(),
     ]

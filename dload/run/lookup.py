@@ -73,7 +73,7 @@ class Lookup:
         return key_index(self._store, self._cache, self._manifest)
 
     def _locate(self, ordinal: int) -> tuple[int, int]:
-        return self._manifest.shards.locate(range(self._manifest.num_samples)[ordinal])
+        return self._manifest.locate(range(self._manifest.num_samples)[ordinal])
 
     # ---- one shard
 

@@ -136,18 +136,25 @@ class ShardWindow:
                 seat.settled()
 
     def _read_run(self, source: Samples, ordinals: range) -> list[Any]:
-        parts = consecutive(source.manifest.shards.starts, ordinals)
+        view = source.manifest.rows
+        parts = consecutive(source.manifest.starts, ordinals)
         entries = self._need(source, [number for number, _, _ in parts])
         found: list[Any] = []
-        for entry, (_, first, last) in zip(entries, parts, strict=True):
-            found += self._copied(entry, partial(_between, source.fields, first, last))
+        for entry, (number, first, last) in zip(entries, parts, strict=True):
+            if view is None:
+                found += self._copied(entry, partial(_between, source.fields, first, last))
+            else:
+                found += self._copied(entry, partial(_some, source.fields, view.of(number)[first:last]))
         return found
 
     def _read_scattered(self, source: Samples, ordinals: Sequence[int]) -> list[Any]:
-        parts = scattered(source.manifest.shards.starts, ordinals)
+        view = source.manifest.rows
+        parts = scattered(source.manifest.starts, ordinals)
         entries = self._need(source, [number for number, _, _ in parts])
         found: list[Any] = [None] * len(ordinals)
-        for entry, (_, rows, places) in zip(entries, parts, strict=True):
+        for entry, (number, rows, places) in zip(entries, parts, strict=True):
+            if view is not None:
+                rows = list(map(view.of(number).__getitem__, rows))  # noqa: PLW2901 - as the shard numbers them
             samples = self._copied(entry, partial(_some, source.fields, rows))
             for place, sample in zip(places, samples, strict=True):
                 found[place] = sample

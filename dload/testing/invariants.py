@@ -50,12 +50,14 @@ def lost(store: Store, before: Expected) -> list[str]:
 def content(store: Store, name: str, version: str) -> list[Sample]:
     """Every sample of a version, read from the store itself, each shard hashed. Raises DloadError."""
     samples: list[Sample] = []
-    for shard in _manifest(store, name, version).shards:
+    manifest = _manifest(store, name, version)
+    for number, shard in enumerate(manifest.shards):
         data = store.get(keys.shard_key(shard.digest)).data
         if hashlib.sha256(data).hexdigest() != shard.digest:
             raise DloadError(f"shard {shard.digest} has other bytes than its name says")
         with ShardReader(data, name=shard.digest) as reader:
-            samples += reader.samples()
+            rows = range(len(reader)) if manifest.rows is None else manifest.rows.of(number)
+            samples += reader.read_many(rows)
     return samples
 
 

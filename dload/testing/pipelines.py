@@ -39,8 +39,7 @@ class MemoryRows:
         self.checking = True
 
     def read(self, source: Samples, ordinals: Sequence[int]) -> list[Any]:
-        shards = source.manifest.shards
-        self.last = [(source, shards.locate(ordinal)[0]) for ordinal in ordinals]
+        self.last = [(source, source.manifest.locate(ordinal)[0]) for ordinal in ordinals]
         self.count += len(ordinals)
         if self.checking:
             for key in set(self.last):

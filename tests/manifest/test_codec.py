@@ -142,11 +142,11 @@ def test_bytes_that_the_id_does_not_name_are_an_integrity_error() -> None:
 
 
 def test_a_newer_format_is_refused_with_what_to_do() -> None:
-    with pytest.raises(PackFormatError, match=r"/m\.json has format 3; this dload reads 1 and 2") as caught:
-        read(valid(format=3, novelty={}))
+    with pytest.raises(PackFormatError, match=r"/m\.json has format 4; this dload reads 1 to 3") as caught:
+        read(valid(format=4, novelty={}))
     assert "upgrade dload" in str(caught.value)
-    with pytest.raises(PackFormatError, match="format 3"):  # also where its id follows a rule of its own
-        decode(b'{"format":3}', version="ab" * 32, where="here")
+    with pytest.raises(PackFormatError, match="format 4"):  # also where its id follows a rule of its own
+        decode(b'{"format":4}', version="ab" * 32, where="here")
 
 
 def deep(levels: int) -> str:
