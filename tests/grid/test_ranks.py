@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -77,8 +76,7 @@ def write_steps(pipe: Pipeline, folder: Path, options: dict[str, Any]) -> None:
 
 def named_memory(process: int) -> set[str]:
     """Files of /dev/shm that a process has open or mapped, and that have a name."""
-    fds = Path(f"/proc/{process}/fd")
-    found = [os.readlink(fds / fd) for fd in os.listdir(fds)]
+    found = [str(link.readlink()) for link in Path(f"/proc/{process}/fd").iterdir()]
     found += [line.split(maxsplit=5)[-1] for line in Path(f"/proc/{process}/maps").read_text().splitlines()]
     return {path for path in found if path.startswith("/dev/shm/") and not path.endswith("(deleted)")}
 
