@@ -14,7 +14,7 @@ from dload.api.dataset import Dataset
 from dload.cache import Budget, ShardCache
 from dload.config import Config
 from dload.errors import ConfigError, NotFoundError
-from dload.manifest import Manifest, SampleDiff, is_name
+from dload.manifest import Manifest, SampleDiff
 from dload.repo import compare, copying, gc, keys, removal
 from dload.repo.commit import CommitOptions, Outcome, append, commit
 from dload.repo.history import DatasetInfo, History, Removal
@@ -92,7 +92,7 @@ class Repository:
 
     def resolve(self, name: str, version: str | None = None) -> str:
         """The full id of a version; `version` as for `dataset`."""
-        return self._history.resolve(name, version or self.pins().get(keys.check_name(name)) or "latest")
+        return self._history.resolve(name, version or self.pins().get(keys.check_known_name(name)) or "latest")
 
     def list_datasets(self) -> list[str]:
         """The names of all data sets, sorted."""
@@ -226,7 +226,7 @@ class Repository:
         return outcome
 
     def _memo_path(self, name: str) -> Path:
-        where = hashlib.sha256(f"{self.store.url} {keys.check_name(name)}".encode()).hexdigest()[:32]
+        where = hashlib.sha256(f"{self.store.url} {keys.check_known_name(name)}".encode()).hexdigest()[:32]
         return _state() / "commits" / where
 
     def copy(
@@ -264,7 +264,7 @@ class Repository:
 
     def unpin(self, name: str) -> None:
         """Take a data set out of dload.lock. Raises NotFoundError where it isn't in it. No network."""
-        if keys.check_name(name) not in self.pins():
+        if keys.check_known_name(name) not in self.pins():
             raise NotFoundError(f"{name} is not pinned in {self.lock_path}", remedy="see what is: dload ls")
         write_pin(self.lock_path, name, None)
 
@@ -361,10 +361,10 @@ class Repository:
         if pinned:
             return {name: [version] for name, version in self.pins().items()}
         if name is None:
-            return dict.fromkeys(sorted(filter(is_name, self.store.list_folders(keys.DATASETS))))
+            return dict.fromkeys(sorted(filter(keys.is_known_name, self.store.list_folders(keys.DATASETS))))
         if version is not None:
             return {name: [self.resolve(name, version)]}
-        if not any(self.store.list(keys.dataset_prefix(keys.check_name(name)))):
+        if not any(self.store.list(keys.dataset_prefix(keys.check_known_name(name)))):
             self._history.latest(name)
         return {name: None}
 

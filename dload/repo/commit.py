@@ -17,7 +17,7 @@ from typing import Any
 
 from dload.errors import ConfigError, ConflictError, DuplicateKeyError, IntegrityError
 from dload.files.atomic import disk_full
-from dload.manifest import FieldStats, Manifest, Packing, ShardInfo, ShardList, new_manifest
+from dload.manifest import FieldStats, Manifest, Packing, ShardInfo, ShardList, is_name, new_manifest
 from dload.pack import check_codecs, validate_key
 from dload.repo import keys
 from dload.repo.footers import read_index, read_indexes
@@ -100,7 +100,7 @@ class _Writing:
             raise ConfigError(f"workers must be at least 1, got {options.workers}")
         self.history = history
         self.store = history.store
-        self.name = keys.check_name(name)
+        self.name = _writable(self.store, name)
         self.options = options
         self.base = read_latest(self.store, name)
         self.parent = self._manifest_of(self.base)
@@ -278,6 +278,15 @@ class _Writing:
                 f"the first is {missing[0].digest}",
                 remedy="commit again: only what is missing is sent",
             )
+
+
+def _writable(store: Store, name: str) -> str:
+    if not is_name(name) and keys.is_known_name(name) and read_latest(store, name) is not None:
+        raise ConfigError(
+            f"data set {name!r} has a name that only dload-ml 0.3 allowed: it can be read, not written",
+            remedy=f"go on under another name: dload pull {name!r} --to DIR, then dload commit NEW --from DIR",
+        )
+    return keys.check_name(name)
 
 
 def _checked(samples: Iterable[Item], check: KeyCheck, first: int) -> Iterator[Item]:

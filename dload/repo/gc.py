@@ -24,7 +24,7 @@ from dload.errors import (
 from dload.manifest import decode, is_version
 from dload.repo import keys
 from dload.repo.history import History
-from dload.repo.leases import SLACK, TTL
+from dload.repo.leases import SLACK, TTL, read_lease
 from dload.repo.parallel import ordered
 from dload.repo.refs import Record, author, read_latest, require_conditions
 from dload.store.base import ObjectInfo, Store
@@ -106,6 +106,7 @@ class _Living:
 def _survey(history: History, now: float, grace: float, leased: set[str]) -> _Living:
     found = _Living()
     for name in sorted(history.store.list_folders(keys.DATASETS)):
+        keys.check_known_name(name)  # what a data set needs that can't be read isn't known
         _survey_dataset(history, name, now, grace, leased, found)
     return found
 
@@ -192,7 +193,7 @@ class _Leases:
 def _leases_now(store: Store, *, drop: bool) -> _Leases:
     """`drop`: delete the leases of the dead first, so that none of them can be renewed: whoever held one was frozen."""
     now, leases = store.clock(), _Leases()
-    live, dead, parts = set(), [], []
+    live, ended, dead, parts = set(), set(), [], []
     for info in store.list(keys.LEASES):
         lease, _, part = info.key.removeprefix(keys.LEASES).partition("/")
         if not keys.is_ours(info.key):
@@ -200,27 +201,22 @@ def _leases_now(store: Store, *, drop: bool) -> _Leases:
         if part != "lease":
             parts.append((lease, info))
             continue
-        try:
-            raw = json.loads(store.get(info.key).data)
-            ttl, dataset, parent, holder = float(raw["ttl"]), raw["dataset"], raw["parent"], str(raw.get("author"))
-        except NotFoundError:
+        found = read_lease(store, info, now)
+        if found is None:
             continue
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise PackFormatError(
-                f"{info.key} is not a lease: {error!r}", remedy="nothing was deleted; look at it with: dload doctor"
-            ) from error
-        if now > info.modified + ttl + SLACK:
+        if found.ended:
+            ended.add(lease)
             dead.append(info.key)
             continue
         live.add(lease)
-        leases.holders.append(holder)
-        if parent is not None:
-            leases.ids.add(parent)
-            leases.ids |= _parent_shards(store, dataset, parent)
+        leases.holders.append(found.holder)
+        if found.parent is not None:
+            leases.ids.add(found.parent)
+            leases.ids |= _parent_shards(store, found.dataset, found.parent)
     for lease, info in parts:
         if lease in live:
             leases.ids |= _batch(store, info.key)
-        elif now > info.modified + TTL + SLACK:
+        elif lease in ended or now > info.modified + TTL + SLACK:
             dead.append(info.key)
     if drop:
         store.delete_many(dead)

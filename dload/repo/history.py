@@ -84,7 +84,7 @@ class History:
         return list(ordered(lambda pair: self._glance(*pair), living, _JOBS))
 
     def _living(self) -> Iterator[tuple[str, Ref]]:
-        found = sorted(self.store.list_folders(keys.DATASETS))
+        found = sorted(filter(keys.is_known_name, self.store.list_folders(keys.DATASETS)))
         for name, ref in zip(found, ordered(lambda name: read_latest(self.store, name), found, _JOBS), strict=True):
             if ref is not None and not ref.removed:
                 yield name, ref
@@ -116,7 +116,7 @@ class History:
 
     def latest(self, name: str) -> Ref:
         """`refs/latest` of a living data set. Raises NotFoundError; RemovedError where the data set was removed."""
-        ref = read_latest(self.store, keys.check_name(name))
+        ref = read_latest(self.store, keys.check_known_name(name))
         if ref is None:
             raise NotFoundError(
                 f"no data set {name!r} in {self.store.url}", remedy="list them with: dload ls", name=name
@@ -142,7 +142,7 @@ class History:
         Raises NotFoundError, RemovedError, and ConfigError where a prefix fits several versions. A full id that the
         local cache holds isn't asked for.
         """
-        keys.check_name(name)
+        keys.check_known_name(name)
         if version == "latest":
             return self.latest(name).version
         if is_version(version):
@@ -253,7 +253,7 @@ class History:
     # ---- the log
     def log(self, name: str) -> list[Record]:
         """Every record of a data set, newest first, also of one that was removed."""
-        ref = read_latest(self.store, keys.check_name(name))
+        ref = read_latest(self.store, keys.check_known_name(name))
         if ref is None:
             self.latest(name)
         logged = [info.key for info in self.store.list(keys.log_prefix(name))]
@@ -351,7 +351,7 @@ class History:
     # ---- tags
     def tags(self, name: str) -> dict[str, str]:
         """Tag -> version id, sorted by tag."""
-        start = keys.tags_prefix(keys.check_name(name))
+        start = keys.tags_prefix(keys.check_known_name(name))
         found = sorted(info.key for info in self.store.list(start))
         refs = ordered(lambda key: Ref.parse(self.store.get(key), key), found, _JOBS)
         return {key[len(start) :]: ref.version for key, ref in zip(found, refs, strict=True)}
@@ -392,7 +392,7 @@ class History:
 
     def untag(self, name: str, tag: str) -> None:
         """Delete a tag; what it named stays. Raises NotFoundError."""
-        keys.check_name(name)
+        keys.check_known_name(name)
         if self._tagged(name, tag) is None:
             raise NotFoundError(f"{name} has no tag {tag!r}", remedy=f"list them with: dload tag {name}")
         self.store.delete(keys.tag_key(name, tag))

@@ -12,12 +12,14 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
 from types import TracebackType
 
-from dload.errors import ConflictError, DloadError, LockTimeoutError, NotFoundError, PackFormatError
+from dload.errors import AccessError, ConflictError, DloadError, LockTimeoutError, NotFoundError, PackFormatError
 from dload.repo import keys
 from dload.repo.refs import author
-from dload.store.base import Store
+from dload.store.base import ObjectInfo, Store
 
 TTL = 3600.0  # seconds that a lease holds without being renewed
 SLACK = 900.0  # what a lease or plan counts beyond its ttl, for whoever would delete by it
@@ -35,7 +37,8 @@ class Lease:
         self.store = store
         self.ttl = ttl
         self.id = secrets.token_hex(16)
-        self._text = json.dumps({"dataset": name, "parent": parent, "ttl": ttl, "author": author()}).encode()
+        self._facts = {"dataset": name, "parent": parent, "ttl": ttl, "author": author()}
+        self._text = self._encoded()
         self._lock = threading.Lock()
         self._named = {parent} if parent is not None else set()
         self._ids: list[str] = []  # of the batch under way
@@ -54,6 +57,9 @@ class Lease:
     ) -> None:
         # Someone who presses Ctrl-C is not made to wait for a store that doesn't answer: the lease runs out by itself.
         self.drop(patience=None if kind is None or issubclass(kind, Exception) else 1.0)
+
+    def _encoded(self, **more: object) -> bytes:
+        return json.dumps({**self._facts, **more}).encode()
 
     def _renew(self) -> None:
         while not self._done.wait(self.ttl / 4):
@@ -138,8 +144,8 @@ class Lease:
             del self._ids[:BATCH]
 
     def drop(self, patience: float | None = None) -> None:
-        """End the lease, waiting at most `patience` seconds. Failing to delete it does no harm: it runs out by
-        itself."""
+        """End the lease, waiting at most `patience` seconds. A key that may not delete writes into it that it ended.
+        Failing to do either does no harm: it runs out by itself."""
         self._done.set()
         ending = threading.Thread(target=self._delete, name="dload-lease-end", daemon=True)
         ending.start()
@@ -152,8 +158,39 @@ class Lease:
             self.store.delete(keys.lease_key(self.id))
             if batches:
                 self.store.delete_many([keys.lease_batch_key(self.id, number) for number in range(batches)])
+        except AccessError:
+            with suppress(DloadError):
+                self.store.put(keys.lease_key(self.id), self._encoded(ended=True))
         except DloadError:
             pass
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A writer's lease as others see it. `ended`: its writer is done, or it ran out so long ago that he must be dead.
+    `dataset`, `parent`: whose shards it covers besides the ids of its batches; `holder`: user@host."""
+
+    ended: bool
+    dataset: str
+    parent: str | None
+    holder: str
+
+
+def read_lease(store: Store, info: ObjectInfo, now: float) -> Found | None:
+    """The lease in an object that was listed; None where it is gone since. `now`: by the store's clock.
+
+    Raises PackFormatError for what is no lease.
+    """
+    try:
+        raw = json.loads(store.get(info.key).data)
+        ended = bool(raw.get("ended")) or now > info.modified + float(raw["ttl"]) + SLACK
+        return Found(ended, raw["dataset"], raw["parent"], str(raw.get("author")))
+    except NotFoundError:
+        return None
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise PackFormatError(
+            f"{info.key} is not a lease: {error!r}", remedy="nothing was deleted; look at it with: dload doctor"
+        ) from error
 
 
 def planned(store: Store) -> set[str]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from dload.repo import keys
 from dload.repo.gc import UNFINISHED, drop_unfinished, gc
 from dload.repo.history import History
-from dload.repo.leases import SLACK, TTL
+from dload.repo.leases import SLACK, TTL, read_lease
 from dload.store.base import ObjectInfo, Store
 
 _NAMED = 10  # foreign keys that are named
@@ -17,10 +17,10 @@ _NAMED = 10  # foreign keys that are named
 class Leftovers:
     """What was found. The next gc drops all but what is foreign: that it never touches.
 
-    `writers` at work now, `dead_leases` of those that were killed; `gc`: whether one is at work or was cut off, maybe
-    in the middle of deleting; `uploads` that never ended, begun more than a day ago; `foreign`: the first keys of
-    `foreign_count` that dload doesn't make. `garbage`: how many shards and manifests no version needs, and their bytes;
-    None where the store wasn't listed whole.
+    `writers` at work now, `dead_leases` of those that were killed, or are done and may not delete; `gc`: whether one is
+    at work or was cut off, maybe in the middle of deleting; `uploads` that never ended, begun more than a day ago;
+    `foreign`: the first keys of `foreign_count` that dload doesn't make. `garbage`: how many shards and manifests no
+    version needs, and their bytes; None where the store wasn't listed whole.
     """
 
     writers: int = 0
@@ -33,8 +33,8 @@ class Leftovers:
 
 
 def leftovers(store: Store, *, deep: bool = False) -> Leftovers:
-    """Look for what was left. Lists leases, locks and the folders at the top; `deep` lists the whole store, a request
-    for each thousand objects, and reads all manifests. Changes nothing.
+    """Look for what was left. Reads leases and locks, lists the folders at the top; `deep` lists the whole store, a
+    request for each thousand objects, and reads all manifests. Changes nothing.
     """
     found, now = Leftovers(), store.clock()
     _leases(store, now, found)
@@ -60,7 +60,14 @@ def _leases(store: Store, now: float, found: Leftovers) -> None:
     for info in store.list(keys.LEASES):
         if keys.is_ours(info.key):
             parts.setdefault(info.key.split("/")[1], []).append(info)
-    for objects in parts.values():
-        alive = now <= max(info.modified for info in objects) + TTL + SLACK
+    for lease, objects in parts.items():
+        alive = now <= max(info.modified for info in objects) + TTL + SLACK and not _ended(store, lease, objects, now)
         found.writers += alive
         found.dead_leases += not alive
+
+
+def _ended(store: Store, lease: str, objects: list[ObjectInfo], now: float) -> bool:
+    """Whether its writer is done, and may only not delete it."""
+    own = [info for info in objects if info.key == keys.lease_key(lease)]
+    read = read_lease(store, own[0], now) if own else None
+    return read is not None and read.ended

@@ -22,8 +22,8 @@ import tomli_w
 from dload.errors import ConfigError
 from dload.files.atomic import write_atomic
 from dload.files.locks import LocksUnsupportedError, locked
-from dload.manifest import NAME_RULE, is_name, is_version
-from dload.repo.keys import check_name
+from dload.manifest import NAME_RULE, is_version
+from dload.repo.keys import check_known_name, is_known_name
 from dload.repo.merge_conflict import refuse_conflict
 
 LOCK_NAME = "dload.lock"
@@ -56,7 +56,7 @@ def write_pin(path: Path, name: str, version: str | None) -> None:
     Others may do the same at the same time and nothing is lost (on a disk without file locks, the last one wins).
     Raises ConfigError for a bad name or id, for a file that `read_pins` refuses, and where it can't be written.
     """
-    check_name(name)
+    check_known_name(name)
     if version is not None and not is_version(version):
         raise ConfigError(f"can't pin {name} to {version!r:.100}", remedy="pin a full version id: 64 hex digits")
     path = path.resolve()  # a link stays one
@@ -129,7 +129,7 @@ def _pins(path: Path, text: str, document: Mapping[str, Any]) -> dict[str, str]:
         raise ConfigError(f"datasets in {path} is not a table", remedy="begin it with a line [datasets]")
     pins: dict[str, str] = {}
     for name, value in _flat(table):
-        if not is_name(name):
+        if not is_known_name(name):
             what = f"{name[:120]!r} can't be the name of a data set"
             raise _bad_line(path, _line_of(text, name, value), what, f"delete it; names are {NAME_RULE}")
         if not isinstance(value, str) or not is_version(value):

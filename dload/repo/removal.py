@@ -131,14 +131,15 @@ def restore_version(history: History, name: str, version: str) -> None:
 
 def restore_dataset(history: History, name: str) -> Record:
     """Take back the removal of a whole data set. Raises NotFoundError where it isn't removed or is collected."""
-    ref = read_latest(history.store, keys.check_name(name))
+    ref = read_latest(history.store, keys.check_known_name(name))
     if ref is None or not ref.removed:
         history.latest(name)
         raise NotFoundError(f"data set {name!r} is not removed", remedy=f"see: dload log {name}")
     with history.holding(name, ref.version) as (lease, manifest):
         lease.cover(history.manifest_ids(name))  # all of its versions come back
         _refuse_torn(history, name, manifest)
-        record = _remarked(history, name, ref, "restore")
+        before = next((each for each in history.log(name) if each.op != "remove"), None)
+        record = replace(_remarked(history, name, ref, "restore"), message=before.message if before else None)
         publish(history, lease, name, ref, manifest, record)
         return record
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from dload.api import Repository
-from dload.errors import DuplicateKeyError
+from dload.errors import ConfigError, DuplicateKeyError
+from dload.repo import keys
 from dload.repo.publish import missing_shards
-from tests.repo.format1_bucket import OldBucket, write_bucket
+from tests.repo.format1_bucket import OldBucket, OldVersion, write_bucket, write_version
 
 EXTRA = ("k9", {"wav": b"new", "json": b"{}"})
 
@@ -89,3 +90,55 @@ def test_tags_reverts_pins_and_copies(repo: Repository, memory_repo: Repository,
     memory_repo.cache.clear()
     assert repo.copy("speech", to=memory_repo, version="v1").version == old.older.version
     assert list(memory_repo.dataset("speech", "latest").samples()) == old.older.samples
+
+
+ODD_NAMES = ["a b", "ü", "-x", "a%b", "x" * 120]  # dload-ml 0.3 took them
+
+
+@pytest.fixture(params=ODD_NAMES, ids=lambda name: name[:5])
+def odd(request: pytest.FixtureRequest, repo: Repository) -> OldVersion:
+    samples = [(f"k{i}", {"x": bytes([i]) * 9}) for i in range(4)]
+    version = write_version(repo.store.put, request.param, [samples], "2026-01-29T13:18:11Z")
+    repo.store.put(keys.latest_key(request.param), version.version.encode())
+    return version
+
+
+def test_names_that_are_no_longer_allowed_are_read_and_copied(
+    repo: Repository, memory_repo: Repository, odd: OldVersion
+) -> None:
+    [name] = repo.list_datasets()
+    assert name in ODD_NAMES
+    for found in (repo, memory_repo):
+        if found is memory_repo:
+            memory_repo.cache.clear()
+            assert repo.copy(name, to=memory_repo).version == odd.version
+        assert list(found.dataset(name).samples()) == odd.samples
+        assert found.dataset(name)["k2"] == odd.samples[2][1]
+        assert [manifest.version for manifest in found.versions(name)] == [odd.version]
+        assert found.verify(read_data=True).sound and name in {m.name for m in found.verify().manifests.values()}
+        assert [key for key in (info.key for info in found.store.list("")) if not keys.is_ours(key)] == []
+    assert repo.pin(name) == odd.version == repo.resolve(name)
+    repo.unpin(name)
+    repo.delete_dataset(name)
+    assert repo.undelete(name) == odd.version
+    repo.delete_dataset(name)
+    assert [item.key for item in repo.gc(grace=0).manifests] == [keys.manifest_key(name, odd.version)]
+    assert not [*repo.store.list(keys.SHARDS)]
+
+
+def test_writing_under_such_a_name_says_what_to_do(repo: Repository, odd: OldVersion) -> None:
+    [name] = repo.list_datasets()
+    for write in (repo.commit, repo.append):
+        with pytest.raises(ConfigError) as caught:
+            write(name, [EXTRA])
+        assert f"dload pull {name!r} --to DIR, then dload commit NEW --from DIR" in str(caught.value)
+    with pytest.raises(ConfigError, match="choose one of 1 to 100 letters"):
+        repo.commit(f"{name} new", [EXTRA])
+    assert list(repo.dataset(name).samples()) == odd.samples
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", ".x", "a/b", "../x", "a\0b", 3])
+def test_names_that_no_store_can_have_are_refused(memory_repo: Repository, name: str) -> None:
+    for read in (memory_repo.dataset, memory_repo.log, memory_repo.tags, memory_repo.pin, memory_repo.undelete):
+        with pytest.raises(ConfigError, match="invalid data set name"):
+            read(name)

@@ -31,6 +31,7 @@ from dload.repo import keys
 from dload.repo.commit import CommitOptions, _Writing
 from dload.repo.history import History
 from dload.repo.leases import Lease, planned
+from dload.repo.leftovers import leftovers
 from dload.repo.publish import missing_shards
 from dload.store import open_store
 from dload.store.faulty import Call, Fault, Faulty
@@ -449,6 +450,25 @@ def test_the_leases_of_the_dead_go_in_time(aged: Repository, clock: Clock) -> No
     assert len(list(aged.store.list("leases/"))) == 4
     aged.gc()
     assert [info.key for info in aged.store.list("leases/")] == ["leases/notes.txt"]
+
+
+def test_a_key_that_may_not_delete_leaves_no_lease_in_the_way(aged: Repository, clock: Clock) -> None:
+    def denied(call: Call) -> AccessError | None:
+        return AccessError("forbidden") if call.operation in ("delete", "delete_many") else None
+
+    commit(aged, samples(100))
+    keeper = Repository(Faulty(aged.store, denied), aged.cache)
+    commit(keeper, samples(300))
+    commit(keeper, samples(500))
+    left = [info.key.rpartition("/")[2] for info in aged.store.list("leases/")]
+    assert left.count("lease") == 2 and "ids-000000" in left
+    found = leftovers(aged.store)
+    assert (found.writers, found.dead_leases) == (0, 2)
+    gone = aged.versions("speech")[1].version
+    aged.delete_dataset("speech", gone)
+    assert [item.key for item in aged.gc(grace=0).manifests] == [keys.manifest_key("speech", gone)]
+    assert not list(aged.store.list("leases/"))
+    intact(aged)
 
 
 def test_a_lease_that_gc_took_for_dead_can_not_be_renewed(aged: Repository, clock: Clock) -> None:

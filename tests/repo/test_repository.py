@@ -123,9 +123,14 @@ def test_resolving(repo: Repository) -> None:
         if unknown:
             with pytest.raises(NotFoundError):
                 repo.resolve("speech", unknown)
-    for name in ("a/b", "../x", "", ".hidden", "x" * 101, "naïve"):
+    for name in ("a/b", "../x", "", ".hidden", "x" * 1000):
         with pytest.raises(ConfigError, match="invalid data set name"):
             repo.resolve(name)
+    for name in ("x" * 101, "naïve"):
+        with pytest.raises(NotFoundError, match="no data set"):
+            repo.resolve(name)
+        with pytest.raises(ConfigError, match="invalid data set name"):
+            repo.commit(name, samples(1))
 
 
 def test_tags_never_move(repo: Repository) -> None:
@@ -285,7 +290,7 @@ def test_a_removed_version_is_out_of_sight_and_comes_back(repo: Repository) -> N
     assert [r.version for r in repo.removed("speech")] == [two]
     assert repo.undelete("speech") == two
     assert list(repo.dataset("speech", two).samples()) == samples(120)
-    with pytest.raises(NotFoundError, match="0 removed versions"):
+    with pytest.raises(NotFoundError, match="has no removed version"):
         repo.undelete("speech")
 
 
@@ -310,7 +315,7 @@ def test_committing_a_removed_version_again_brings_it_back(repo: Repository) -> 
 
 
 def test_a_removed_data_set_comes_back_with_its_history(repo: Repository) -> None:
-    one = commit(repo, samples(10))
+    one = repo.commit("speech", samples(10), message="the first").version
     repo.delete_dataset("speech")
     assert repo.list_datasets() == []
     repo.cache.clear()
@@ -319,6 +324,7 @@ def test_a_removed_data_set_comes_back_with_its_history(repo: Repository) -> Non
             repo.dataset("speech", version)
     assert repo.undelete("speech") == one
     assert repo.list_datasets() == ["speech"]
+    assert [info.message for info in repo.overview()] == ["the first"] == [repo.log("speech")[0].message]
     repo.delete_dataset("speech")
     two = commit(repo, samples(11))
     assert [(r.seq, r.op, r.version) for r in repo.log("speech")] == [

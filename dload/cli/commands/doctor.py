@@ -144,7 +144,7 @@ def _left_overs(session: Session, deep: bool) -> Iterator[Finding]:
     if found.gc == "cut off":
         left.append("a gc that was cut off")
     if found.dead_leases:
-        left.append(f"{count(found.dead_leases, 'lease')} of writers that were killed")
+        left.append(f"{count(found.dead_leases, 'lease')} of writers that were killed or may not delete")
     if found.uploads:
         left.append(f"{count(found.uploads, 'write')} that never ended")
     at_work = [f"{count(found.writers, 'writer')} at work"] if found.writers else []
