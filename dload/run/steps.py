@@ -2,72 +2,112 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 from dload.pipeline.dealing import Deal
-from dload.pipeline.running import Cursor, Run
+from dload.pipeline.running import HOLE, Cursor, Run
 
 LaneStates = dict[int, Any]
 """Lane -> its cursor's state; a lane that hasn't begun isn't in it. Stream tier only."""
 
+Collate = Callable[[list[Any]], Any]
+
+
+@dataclass(slots=True)
+class Step:
+    """One rank's part of a step, as it was built, or what went wrong with it."""
+
+    number: int
+    item: Any = None
+    """Its rows, without HOLEs, or what collate made of them."""
+    whole: bool = False
+    """Whether it has all its rows. Collate gets no others."""
+    valid: list[bool] = field(default_factory=list)
+    """Of each row, whether it counts: not where it fills up a padded step."""
+    holes: int = 0
+    states: LaneStates = field(default_factory=dict)
+    """Behind it, of the lanes that it touched."""
+    error: BaseException | None = None
+
 
 class StepReader:
-    """One rank's rows of each step of an epoch, from step `step` on; in the stream tier from the lanes' states there.
+    """One rank's part of every `stride`th step of an epoch, from step `step` on; in the stream tier from the lanes'
+    states at their next turns, and `stride` divides the turns then.
 
-    HOLEs are rows like others here. `read` gives fewer rows than a whole step where lanes run dry; what a rank reads of
-    a column that it shares with another rank, and isn't its own, it leaves out.
+    What it reads of a column that it shares with another rank, and isn't its own, it leaves out. A step of which
+    nothing but HOLEs is left is an empty list. After an error it is of no more use.
     """
 
     def __init__(
-        self, deal: Deal, run: Run, rows: range, epoch: int, step: int = 0, states: LaneStates | None = None
+        self,
+        deal: Deal,
+        run: Run,
+        rows: range,
+        epoch: int,
+        step: int = 0,
+        states: LaneStates | None = None,
+        stride: int = 1,
+        collate: Collate | None = None,
     ) -> None:
-        self._deal, self._run, self._epoch = deal, run, epoch
+        self._deal, self._run, self._rows, self._epoch, self._stride = deal, run, rows, epoch, stride
         self._columns = deal.columns(rows)
         self._indexed = deal.top.indexed
-        self._states = dict(states or {})
+        self._collate = collate
+        self._states = states or {}
         self._cursors: dict[int, Cursor] = {}
-        self.step = step
+        self.step = step  # the next one
 
-    def read(self) -> list[Any]:
-        """The rows of the next step, and stands behind it."""
+    def read(self) -> Step:
+        """The next step; it isn't whole where lanes run dry."""
+        number, states = self.step, dict[int, Any]()
         rows: list[Any] = []
         for column, offsets in self._columns:
-            lane = self._deal.lane(column, self.step, self._epoch)
+            lane = self._deal.lane(column, number, self._epoch)
             cursor = self._cursors.get(lane)
             if cursor is None:
                 cursor = self._cursors[lane] = self._open(lane, offsets)
             if self._indexed:
-                rows += _some(cursor, len(offsets))
+                rows += islice(cursor, len(offsets))
             else:
-                rows += _some(cursor, self._deal.grid.c)[offsets.start : offsets.stop]
-        self.step += 1
-        return rows
+                rows += list(islice(cursor, self._deal.grid.c))[offsets.start : offsets.stop]
+                states[lane] = cursor.get_state()
+        self.step += self._stride
+        return self._made(number, rows, states)
+
+    def built(self) -> Step:
+        """The next step, its error in it where there is one."""
+        number = self.step
+        try:
+            return self.read()
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            return Step(number, error=error)
+
+    def _made(self, number: int, rows: list[Any], states: LaneStates) -> Step:
+        whole = len(rows) == len(self._rows)
+        kept = [row for row in rows if row is not HOLE]
+        padding = set(self._deal.padding(number))
+        valid = [True] * len(kept)
+        if padding:
+            valid = [at not in padding for at, row in zip(self._rows, rows, strict=False) if row is not HOLE]
+        item = self._collate(kept) if self._collate is not None and whole and kept else kept
+        return Step(number, item, whole, valid, len(rows) - len(kept), states)
 
     def _open(self, lane: int, offsets: range) -> Cursor:
         if self._indexed:
-            cursor = self._deal.lane_cursor(self._run, self._epoch, lane, offsets)
-            cursor.reset(self.step * len(offsets))
+            turns, first = divmod(self.step, self._stride)
+            cursor = self._deal.lane_cursor(self._run, self._epoch, lane, offsets, first, self._stride)
+            cursor.reset(turns * len(offsets))
         else:
             cursor = self._deal.lane_cursor(self._run, self._epoch, lane)
             cursor.reset(self._states.get(lane))
         return cursor
 
-    def states(self) -> LaneStates:
-        """Where the lanes that were touched stand now."""
-        return self._states | {lane: cursor.get_state() for lane, cursor in self._cursors.items()}
-
     def close(self) -> None:
         """Let go of what was fetched ahead."""
         for cursor in self._cursors.values():
             cursor.close()
-
-
-def _some(cursor: Cursor, count: int) -> list[Any]:
-    """The next `count` elements, fewer at the end."""
-    found: list[Any] = []
-    while len(found) < count:
-        try:
-            found.append(next(cursor))
-        except StopIteration:
-            break
-    return found

@@ -1,0 +1,242 @@
+"""A training run's fixed shape and where it stands in it: what all loaders have in common, whoever builds the steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from dload.api.pipeline import NOTHING, Pipeline, limit_of, run_seed
+from dload.errors import ConfigError, InfeasiblePipelineError
+from dload.pipeline.dealing import Deal
+from dload.pipeline.lanes import Grid, Lane
+from dload.pipeline.node import Node, Rows, Run, paths_of
+from dload.pipeline.state import check_state, make_state
+from dload.plan import check
+from dload.run.ranks import nodes_of, rank_and_world
+from dload.run.steps import Collate, LaneStates, Step, StepReader
+
+Plan = dict[str, Any]
+"""B, C, m, H, seed, ends, steps: what stays the same in a run, whoever goes on with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """What is left of an epoch, for whoever builds its steps: a rank's rows of step `step` and of those behind it."""
+
+    plan: Plan
+    rows: range
+    epoch: int
+    step: int
+    states: LaneStates
+    ahead: int  # shards that each cursor fetches beyond those that are being read
+
+    def reader(
+        self, top: Node, rows: Rows, collate: Collate | None = None, first: int = 0, stride: int = 1
+    ) -> StepReader:
+        """Reads every `stride`th of these steps, from the one with number `first` among them on."""
+        run, at = _run(top, self.plan, rows), self.step + first
+        return StepReader(_deal(top, self.plan), run, self.rows, self.epoch, at, self.states, stride, collate)
+
+
+class Course:
+    """A run of a pipeline by steps of `global_batch` rows, as one rank goes through it. Arguments: see `Loader`.
+
+    `epoch` and `step` are those of the next step; `states`, in the stream tier, where this rank's lanes stand. It knows
+    nothing of how steps are built, and reads nothing.
+    """
+
+    def __init__(
+        self,
+        pipe: Pipeline,
+        global_batch: int,
+        *,
+        rank: int | None = None,
+        world_size: int | None = None,
+        replicas: int = 1,
+        ends: str = "drop",
+        steps: int | None = None,
+        agree: Callable[[int], int] | None = None,
+        columns: int | None = None,
+        turns: int | None = None,
+        homes: int | None = None,
+        seed: int | None = None,
+        workers: int = 1,
+    ) -> None:
+        """`workers`: how many share the steps, for the turns that are chosen where none are given."""
+        self.pipe = pipe
+        self.top = pipe.node
+        nodes = 1 if rank is not None else None
+        rank, world = rank_and_world(rank, world_size)
+        if replicas < 1 or world % replicas:
+            raise ConfigError(
+                f"{world} ranks can't be {replicas} replicas each", remedy="give a divisor of their number"
+            )
+        self.rank, self.world_size = rank // replicas, world // replicas
+        if (ends == "agree") != (agree is not None):
+            raise ConfigError(
+                "ends='agree' and agree=fn go together", remedy="agree(flag) gives the least over all ranks"
+            )
+        self.agree = agree
+        self._given: Plan = {
+            "B": global_batch, "C": columns, "m": turns, "H": homes, "seed": seed, "ends": ends, "steps": steps,
+        }  # fmt: skip
+        self.plan = self._chosen(nodes_of(world) if nodes is None else nodes, workers)
+        self._arrange()
+        self.epoch, self.step = 0, 0
+        self.states: LaneStates = {}
+        self._begun = False  # whether the epoch's first step has been asked for
+        self._fixed = False  # whether the next `begin` takes the epoch as it is, also where it is at its end
+
+    # ---- the plan
+    def _chosen(self, nodes: int, workers: int) -> Plan:
+        plan, indexed = dict(self._given), self.top.indexed
+        batch, world = plan["B"], self.world_size
+        if plan["seed"] is None:
+            plan["seed"] = run_seed(self.pipe, alone=world == 1)
+        if plan["H"] is None:
+            plan["H"] = nodes if indexed and batch % nodes == 0 and (plan["C"] or nodes) % nodes == 0 else 1
+        if plan["C"] is None:
+            plan["C"] = plan["H"] if indexed else _columns(batch, world)
+        if plan["m"] is None:
+            plan["m"] = 1 if indexed else min(max(workers, 1), _MOST_TURNS)
+        if indexed and plan["m"] != 1:
+            raise ConfigError(f"turns={plan['m']}: a pipeline with places has one turn", remedy="leave it out")
+        if plan["C"] % plan["H"]:
+            raise ConfigError(f"homes={plan['H']} must divide columns={plan['C']}")
+        return plan
+
+    def _arrange(self) -> None:
+        self.deal = _deal(self.top, self.plan)
+        self.rows = self.deal.rows(self.rank, self.world_size)
+
+    @property
+    def steps(self) -> int | None:
+        """The steps of this epoch; None where that isn't known, or has no end."""
+        return self.deal.steps(self.epoch)
+
+    def lanes(self) -> range:
+        """Those that this rank reads."""
+        columns, turns = self.deal.columns(self.rows), self.plan["m"]
+        return range(columns[0][0] * turns, (columns[-1][0] + 1) * turns)
+
+    # ---- its state
+    def state(self) -> dict[str, Any]:
+        """Where the run stands, as JSON."""
+        lanes = None
+        if not self.top.indexed:
+            own = self.lanes()
+            lanes = [[own.start, own.stop - 1, [self.states.get(lane) for lane in own]]]
+        return make_state(self.top, dict(self.plan), self.epoch, self.step, lanes)
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Go on where a state was taken. Raises ValueError, naming both values, where something differs."""
+        state = check_state(state, self.top, self.pipe.explain)
+        names = {"B": "global_batch", "C": "columns", "m": "turns", "H": "homes"}
+        for key, value in self._given.items():
+            if value is not None and value != state["plan"][key]:
+                raise ValueError(
+                    f"the state has {names.get(key, key)}={state['plan'][key]!r}, this loader was given {value!r}: "
+                    "give the same, or leave it out"
+                )
+        self.plan = dict(state["plan"])
+        self._arrange()
+        self.epoch, self.step, self._begun = state["epoch"], state["step"], False
+        self.states = self._loaded(state["lanes"])
+
+    def _loaded(self, lanes: Any) -> LaneStates:
+        if self.top.indexed:
+            return {}
+        found = {
+            first + number: state
+            for first, _, states in lanes or []
+            for number, state in enumerate(states)
+            if state is not None
+        }
+        own = self.lanes()
+        covered = {lane for low, high, _ in lanes or [] for lane in range(low, high + 1)}
+        missing = sorted(set(own) - covered)
+        if missing:
+            raise ValueError(f"the state lacks lanes {missing}: merge the states of all ranks (dload.merge_states)")
+        return {lane: state for lane, state in found.items() if lane in own}
+
+    # ---- going on
+    def set_epoch(self, epoch: int) -> None:
+        """Take that epoch at the next `begin`; where it stands inside it already, go on there."""
+        if epoch != self.epoch or self._begun:
+            self.epoch, self.step, self.states = epoch, 0, {}
+        self._begun, self._fixed = False, True
+
+    def begin(self) -> int:
+        """Stand where the next pass begins: in the next epoch, unless this one hasn't begun (or has no end). Says how
+        far ahead shards may be fetched; raises InfeasiblePipelineError where they don't fit."""
+        steps = self.steps
+        at_end = steps is not None and self.step >= steps > 0
+        if not self._fixed and (self._begun or at_end) and self.plan["ends"] != "endless":
+            handed_on = self.states if self.deal.continues and at_end else {}
+            self.epoch, self.step, self.states = self.epoch + 1, 0, handed_on
+        self._begun, self._fixed = True, False
+        return self._checked()
+
+    def _checked(self) -> int:
+        lanes = [Lane(self.deal.grid, lane) for lane in self.lanes()]  # each holds shards of its own
+        report = check(self.top, _run(self.top, self.plan, NOTHING), limit_of, lanes)
+        if not report.ok:
+            raise InfeasiblePipelineError(report.message)
+        return report.prefetch
+
+    def rest(self, ahead: int) -> Assignment:
+        """What is left of this epoch."""
+        return Assignment(dict(self.plan), self.rows, self.epoch, self.step, dict(self.states), ahead)
+
+    def commit(self, step: Step) -> None:
+        """Stand behind a step."""
+        self.step = step.number + 1
+        self.states.update(step.states)
+
+
+_MOST_TURNS = 8
+
+
+def _deal(top: Node, plan: Plan) -> Deal:
+    return Deal(top, Grid(plan["B"], plan["C"], plan["m"]), plan["ends"], plan["steps"])
+
+
+def _run(top: Node, plan: Plan, rows: Rows) -> Run:
+    return Run(plan["seed"], rows, plan["H"], paths_of(top))
+
+
+def _columns(batch: int, world: int) -> int:
+    """The least divisor of the batch that is a multiple of the ranks."""
+    if batch % world:
+        raise ConfigError(
+            f"a global batch of {batch} rows can't be shared evenly by {world} ranks",
+            remedy="give global_batch a multiple of the number of ranks",
+        )
+    return next(columns for columns in range(world, batch + 1, world) if batch % columns == 0)
+
+
+def merge_states(states: list[dict[str, Any]]) -> dict[str, Any]:
+    """One state of those of all ranks, taken at the same step. Raises ValueError, naming the entry or the missing
+    lanes, where they don't fit together."""
+    if not states:
+        raise ValueError("no states to merge")
+    first = states[0]
+    for other in states[1:]:
+        for key in ("dload", "plan", "sources", "order", "functions", "epoch", "step"):
+            if other.get(key) != first.get(key):
+                raise ValueError(f"the states differ in {key!r}: {first.get(key)!r} and {other.get(key)!r}")
+    if first["lanes"] is None:
+        return first
+    found: dict[int, Any] = {}
+    for state in states:
+        for low, _, lanes in state["lanes"]:
+            for lane, value in enumerate(lanes, low):
+                if lane in found and found[lane] != value:
+                    raise ValueError(f"the states differ in lane {lane}")
+                found[lane] = value
+    count = first["plan"]["C"] * first["plan"]["m"]
+    missing = sorted(set(range(count)) - found.keys())
+    if missing:
+        raise ValueError(f"no state has lanes {missing}")
+    return {**first, "lanes": [[0, count - 1, [found[lane] for lane in range(count)]]]}
