@@ -14,6 +14,7 @@ SECTIONS = {
     "Write": {
         "commit": "Make a folder of files the latest version of a data set.",
         "append": "Put a folder of files behind the latest version.",
+        "import": "Make WebDataset, Parquet, Hugging Face, MDS, JSONL ... data a data set.",
         "copy": "Copy a version to another store.",
     },
     "Read": {

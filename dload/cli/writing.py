@@ -1,4 +1,4 @@
-"""What `commit` and `append` share: their options, and the folder they read."""
+"""What `commit`, `append` and `import` share: their options, and the folder they read."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def write(session: Session, operation: Operation, name: str, source: Source) -> 
     """Look at the folder, then commit or append it with a progress bar."""
     from dload.importers.folder import Folder
 
-    options = _options(source)
+    options = commit_options(source)
     session.out.detail(f"looking at the files in {', '.join(map(str, source.roots))}")
     folder = Folder(
         *source.roots, include=source.include, exclude=source.exclude,
@@ -101,10 +101,11 @@ def write(session: Session, operation: Operation, name: str, source: Source) -> 
         _show_plan(session, name, folder, options)
         return
     outcome = _run(session, operation, name, folder, options)
-    _show_outcome(session, outcome)
+    show_outcome(session, outcome)
 
 
-def _options(source: Source) -> CommitOptions:
+def commit_options(source: Source) -> CommitOptions:
+    """How to commit, as the options say."""
     from dload.repo.commit import CommitOptions
 
     target = parse_size(source.shard_size) if source.shard_size else None
@@ -182,7 +183,8 @@ def _show_plan(session: Session, name: str, folder: Folder, options: CommitOptio
     session.out.say("nothing was written: this was a dry run")
 
 
-def _show_outcome(session: Session, outcome: Outcome) -> None:
+def show_outcome(session: Session, outcome: Outcome) -> None:
+    """Say what was committed, and the command that is likely to be wanted next."""
     manifest = outcome.manifest
     sent = {"shards_sent": outcome.shards_sent, "bytes_sent": outcome.bytes_sent}
     if session.out.as_json:

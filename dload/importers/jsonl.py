@@ -1,0 +1,138 @@
+"""JSON lines: each line an object, each member a field."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any, BinaryIO
+
+from dload.codecs import json_bytes
+from dload.errors import SampleError
+from dload.importers.columns import KEY, Column, naming, row_key
+from dload.importers.source import Files, plain_stream
+from dload.pack import Sample
+from dload.pack.samples import MAX_VALUE_SIZE
+
+SUFFIXES = (".jsonl", ".ndjson", ".jsonl.gz", ".ndjson.gz", ".jsonl.zst", ".ndjson.zst")
+# An object with this only member stands for bytes that are no text; what `export` writes for them.
+BASE64 = "dload.base64"
+_TYPES = {"text": "string", "bytes": "binary", "json": "any"}
+_SEPARATORS = b" \t\r\n"
+
+
+class JsonLines:
+    """The lines of JSONL files as samples: a string becomes a text field, every other value a JSON one, null none.
+
+    Within a column, text and other values don't mix: where they would, SampleError names the line (a `5` and a `"5"`
+    would become the same bytes). Numbers are IEEE doubles, or integers of any size; an object that names a member
+    twice, a number beyond the doubles and half of a surrogate pair are errors. With `whole_lines` each line is one
+    field `json`, byte for byte. `key`: the member that is the key (default: `__key__` where the first line has it, else
+    the number of the line, from 0).
+    """
+
+    kind = "jsonl"
+    total = None
+
+    def __init__(
+        self, files: Files, *, columns: Sequence[str] = (), key: str | None = None, whole_lines: bool = False
+    ) -> None:
+        self.files = files
+        self.names = tuple(name for name in files.names if name.endswith(SUFFIXES))
+        self.columns: dict[str, Column] = {}
+        self._wanted = frozenset(columns)
+        self._key = key
+        self._whole = whole_lines
+
+    def __iter__(self) -> Iterator[Sample]:
+        self.columns.clear()
+        seen: set[str] = set()
+        for name in self.names:
+            alone = len(self.names) == 1 and self.files.folder is None
+            prefix = "" if alone else stem(name) + "/"
+            shown = f"{self.files.url}: {name}" if not alone else self.files.url
+            with plain_stream(self.files, name) as stream:
+                for number, line in _lines(stream, shown):
+                    with naming(shown, f"line {number + 1:,}"):
+                        key, row = self._parsed(line, shown, number)
+                        yield row_key(prefix, number) if key is None else key, self._fields(line, row, seen)
+        if missing := self._wanted - seen:
+            raise SampleError(f"{self.files.url}: no line has {', '.join(map(repr, sorted(missing)))}")
+
+    def _parsed(self, line: bytes, shown: str, number: int) -> tuple[str | None, dict[str, Any]]:
+        row = json.loads(line, object_pairs_hook=_unique, parse_float=_finite)
+        if not isinstance(row, dict):
+            raise ValueError("it is no JSON object; each line must be one")
+        if self._key is None and number == 0 and KEY in row:
+            self._key = KEY
+        if self._key is None:
+            return None, row
+        key = row.get(self._key)
+        if not isinstance(key, str | int) or isinstance(key, bool):
+            raise ValueError(f"the key {self._key!r} must be a text or an integer, got {key!r:.100}")
+        return str(key), row
+
+    def _fields(self, line: bytes, row: dict[str, Any], seen: set[str]) -> dict[str, bytes]:
+        if self._whole:
+            self.columns.setdefault("json", Column("json", "any"))
+            return {"json": line}
+        fields = {}
+        for name, value in row.items():
+            if name == KEY or value is None or (self._wanted and name not in self._wanted):
+                continue
+            seen.add(name)
+            codec, fields[name] = _encoded(name, value)
+            known = self.columns.setdefault(name, Column(codec, _TYPES[codec]))
+            if known.codec != codec:
+                raise ValueError(
+                    f"{name!r} is {value!r:.60}, though before it was {known.codec}; import with --whole-lines to keep "
+                    "such lines as they are"
+                )
+        return fields
+
+
+def _encoded(name: str, value: Any) -> tuple[str, bytes]:
+    if isinstance(value, str):
+        return "text", value.encode()
+    if isinstance(value, dict) and set(value) == {BASE64}:
+        try:
+            return "bytes", base64.b64decode(value[BASE64], validate=True)
+        except (binascii.Error, TypeError) as error:
+            raise ValueError(f"{name!r} has a {BASE64!r} that is none: {error}") from error
+    return "json", json_bytes(value)
+
+
+def _lines(stream: BinaryIO, shown: str) -> Iterator[tuple[int, bytes]]:
+    """The lines that aren't blank, each with its number among all."""
+    number = 0
+    while line := stream.readline(MAX_VALUE_SIZE + 1):
+        if len(line) > MAX_VALUE_SIZE:
+            raise SampleError(f"{shown}, line {number + 1:,}: it has 4 GiB or more")
+        if number == 0:
+            line = line.removeprefix(b"\xef\xbb\xbf")
+        if line.strip(_SEPARATORS):
+            yield number, line.rstrip(b"\r\n")
+        number += 1
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    row = dict(pairs)
+    if len(row) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"an object names {next(name for name in names if names.count(name) > 1)!r} twice")
+    return row
+
+
+def _finite(digits: str) -> float:
+    value = float(digits)
+    if value in (float("inf"), float("-inf")):
+        raise ValueError(f"the number {digits:.40} is beyond what a double holds")
+    return value
+
+
+def stem(name: str) -> str:
+    """A file's path without the suffixes of its kind: what its rows' keys begin with."""
+    name = name.removesuffix(".gz").removesuffix(".zst")
+    folder, slash, own = name.rpartition("/")
+    return folder + slash + own.rpartition(".")[0]

@@ -1,0 +1,151 @@
+"""The kinds of foreign data, and which of them a source is."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+from dload.errors import ConfigError, DloadError
+from dload.importers.columns import Column
+from dload.importers.source import Files, open_files, read_text
+from dload.repo.packing import Item
+
+
+class Importer(Protocol):
+    """Foreign data as samples. Making one looks at the source; iterating reads it, forward and in bounded memory, the
+    same samples with the same keys each time.
+
+    `total`: how many samples there are, where the source says so before it is read. `columns`: how each field is
+    stored, where the source has types; complete once all samples have been read.
+    """
+
+    @property
+    def kind(self) -> str: ...
+    @property
+    def total(self) -> int | None: ...
+    @property
+    def columns(self) -> Mapping[str, Column]: ...
+    def __iter__(self) -> Iterator[Item]: ...
+
+
+# Kind -> its module and class here, and what it is for people.
+KINDS: dict[str, tuple[str, str, str]] = {
+    "folder": ("labelled", "LabelledFolder", "a folder of files"),
+    "jsonl": ("jsonl", "JsonLines", "JSON lines: .jsonl, .ndjson, plain, .gz or .zst"),
+    "csv": ("delimited", "Delimited", "CSV or TSV: .csv, .tsv, plain, .gz or .zst"),
+    "webdataset": ("webdataset", "WebDataset", "WebDataset shards: .tar, .tar.gz, .tgz, .tar.zst"),
+    "parquet": ("parquet", "Parquet", "Parquet files"),
+    "arrow": ("parquet", "ArrowFiles", "Arrow IPC files and streams: .arrow, .feather, .ipc"),
+    "hf": ("huggingface", "HuggingFace", "a Hugging Face data set: hf/NAME, or what save_to_disk wrote"),
+    "mds": ("mds", "Mds", "MosaicML MDS: index.json and .mds shards"),
+    "litdata": ("litdata", "LitData", "LitData chunks: index.json and .bin chunks"),
+    "tfds": ("tfds", "Tfds", "a TensorFlow Datasets folder in ArrayRecord"),
+}
+_BY_SUFFIX = {
+    ".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".tsv": "csv", ".tar": "webdataset", ".tgz": "webdataset",
+    ".parquet": "parquet", ".arrow": "arrow", ".feather": "arrow", ".ipc": "arrow",
+}  # fmt: skip
+HUB = "hf/"
+
+
+def open_source(
+    source: str | Path, kind: str | None = None, *, endpoint_url: str | None = None, **options: Any
+) -> Importer:
+    """The samples of `source`, to iterate. `kind`: one of KINDS; None: the one that the source shows to be.
+
+    `options` are those of the kind's class; one that the kind doesn't know is a ConfigError, as is a source of no known
+    kind. Buckets are read with the usual credentials, at `endpoint_url` where it is no AWS.
+    """
+    if kind is not None and kind not in KINDS:
+        raise ConfigError(f"there is no kind of source {kind!r}", remedy=f"the kinds are {', '.join(KINDS)}")
+    where: Files | str
+    if kind in (None, "hf") and str(source).startswith(HUB) and not Path(source).exists():
+        kind, where = "hf", str(source)
+    else:
+        where = open_files(source, endpoint_url=endpoint_url)
+        kind = kind or detect(where)
+    module, name, _ = KINDS[kind]
+    made: Callable[..., Importer] = getattr(importlib.import_module(f"dload.importers.{module}"), name)
+    given = {option: value for option, value in options.items() if value not in (None, False, (), [], "")}
+    known = inspect.signature(made).parameters
+    if unknown := [option for option in given if option not in known]:
+        flag = "--" + unknown[0].replace("_", "-")
+        raise ConfigError(f"{flag} makes no sense for a source of the kind {kind}", remedy=f"import it without {flag}")
+    try:
+        return made(where, **given)
+    except ModuleNotFoundError as error:
+        extra = {"hf": "hf", "tfds": "tfds"}.get(kind, "parquet")
+        raise ConfigError(
+            f"{kind} needs the package {error.name}", remedy=f"pip install 'dload-ml[{extra}]'"
+        ) from error
+
+
+def samples(source: str | Path, kind: str | None = None, **options: Any) -> Iterable[Item]:
+    """The samples of foreign data, for `Repository.commit`: `open_source` for who wants nothing but them."""
+    return open_source(source, kind, **options)
+
+
+def detect(files: Files) -> str:
+    """Which kind the files are: by the index that a tool wrote beside them, by their suffix where all have one, else a
+    folder. Raises ConfigError, saying what was looked for."""
+    if kind := _by_index(files):
+        return kind
+    kinds: set[str | None] = set()
+    for name in files.names:
+        if not _is_beside(name):
+            kinds.add(_by_suffix(name))
+    if len(kinds) == 1 and (kind := kinds.pop()):
+        return kind
+    if files.folder is not None:
+        return "folder"
+    shown = ", ".join(files.names[:3])
+    raise ConfigError(
+        f"{files.url}: can't tell what kind of data this is: {shown or 'no files'}",
+        remedy="looked for " + "; ".join(text for _, _, text in KINDS.values()) + "; name one with --format KIND",
+    )
+
+
+def _by_index(files: Files) -> str | None:
+    names = _top(files)
+    if "index.json" in names:
+        index = _json(files, "index.json")
+        if "shards" in index:
+            return "mds"
+        if "chunks" in index:
+            return "litdata"
+    if "dataset_dict.json" in names or {"state.json", "dataset_info.json"} <= names:
+        return "hf"
+    if {"features.json", "dataset_info.json"} <= names:
+        return "tfds"
+    return None
+
+
+def _top(files: Files) -> set[str]:
+    """The names at the top, without a walk through all that is below."""
+    if files.folder is not None:
+        return {path.name for path in files.folder.iterdir()}
+    return {name for name in files.names if "/" not in name}
+
+
+def _json(files: Files, name: str) -> dict[str, Any]:
+    try:
+        value = json.loads(read_text(files, name))
+    except (ValueError, DloadError):
+        return {}
+    return cast(dict[str, Any], value) if isinstance(value, dict) else {}
+
+
+def _by_suffix(name: str) -> str | None:
+    for packed in (".gz", ".zst"):
+        name = name.removesuffix(packed)
+    return next((kind for suffix, kind in _BY_SUFFIX.items() if name.endswith(suffix)), None)
+
+
+def _is_beside(name: str) -> bool:
+    """Whether a file only speaks about the data beside it."""
+    own = name.rpartition("/")[2].lower()
+    return own.startswith(("readme", "license", "_success", "_metadata", "_common_metadata")) or own.endswith(".md")
