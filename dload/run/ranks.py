@@ -46,7 +46,6 @@ def _environment() -> tuple[int, int] | None:
 
 def _jax() -> tuple[int, int] | None:
     jax: Any = sys.modules.get("jax")
-    state = getattr(getattr(getattr(jax, "_src", None), "distributed", None), "global_state", None)
-    if state is None or getattr(state, "client", None) is None:
+    if jax is None or not jax.distributed.is_initialized():
         return None
     return jax.process_index(), jax.process_count()
