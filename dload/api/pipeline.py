@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 from dload.errors import ConfigError, InfeasiblePipelineError
@@ -11,9 +11,12 @@ from dload.pipeline import combine, elementwise, group, reorder, sources
 from dload.pipeline.fingerprint import fingerprint
 from dload.pipeline.mix import Mix
 from dload.pipeline.node import Node, Run, paths_of, walk
+from dload.pipeline.pack_documents import dtype_name
+from dload.pipeline.packing import UNSAID, Pack
 from dload.pipeline.state import check_state
 from dload.plan import CacheLimit, PlanReport, check, explain, sources_of
 from dload.run.iterate import PipelineIterator, iterate
+from dload.run.token_lengths import TokenLengths
 from dload.run.window import ShardWindow
 
 
@@ -95,6 +98,55 @@ class Pipeline:
         one is given only where its elements were in no full one."""
         return Pipeline(group.Windows(self.node, size, stride, drop_last))
 
+    def pack(
+        self,
+        length: int,
+        *,
+        tokens: str = "tokens",
+        eos_id: int | None = UNSAID,
+        pad_id: int = UNSAID,
+        mode: str = "concat",
+        aligned: Sequence[str] | Mapping[str, Any] = (),
+        max_documents: int | None = None,
+        blocks_per_epoch: int | str | None = None,
+        dtype: Any = None,
+        seed: int | None = None,
+    ) -> Pipeline:
+        """Blocks of `length` tokens for language models, from elements that hold documents of any length.
+
+        An element is a sample `(key, fields)` or a dict, with integers in the field `tokens`: a list, an array, or
+        bytes: a .npy file, `codecs.tokens_bytes`, or raw little-endian numbers of type `dtype` ("uint16", ...). Or it
+        is the tokens themselves. Empty documents and HOLEs are left out; what isn't integers raises SampleError.
+
+        Each block is a dict of arrays of shape (length,): `input_ids`; `doc_ids`, 0 at the block's first document and
+        one more at each that begins in it; `positions`, from 0 at each document's first token in the block;
+        `loss_mask`, true where there is no padding; and `valid`, how many tokens that are. int64 and bool in NumPy, or
+        where it isn't installed `array.array` of "q" and "b". `aligned`: other fields of one integer for each token,
+        cut alike (the eos gets the last one's value, padding 0); a dict says the dtype of each.
+
+        `mode`: "concat" joins documents, each with `eos_id` behind it, and cuts at `length`. "first_fit" and "best_fit"
+        keep documents whole (longer ones are cut first), with at most `max_documents` a block; they place those of 64
+        blocks' tokens at a time, whose blocks then come in an order drawn from `seed` (None: as they were begun).
+        `eos_id=None`: documents bring their own. What is left of a block is `pad_id`; its doc_ids go on.
+
+        With `dtype`, over samples as they are stored (in "concat" also shuffled) the number of blocks is exact and each
+        can be had by itself: the pipeline keeps places, length and seeking. For that this call reads, once, the indexes
+        of the shards, and keeps what they say in the cache. Otherwise it is streamed, each lane packing the documents
+        that it gets, and touches nothing here.
+
+        `blocks_per_epoch`: so many, exactly. In a stream each lane gives its share; one that runs dry gives empty
+        blocks, and what is left over stays out. "auto" estimates the number from a sample, and warns what it is.
+
+        Raises ConfigError for what makes no sense: no eos_id or pad_id, an unknown mode, a length below 1.
+        """
+        name = None if dtype is None else dtype_name(dtype, tokens)
+        node = Pack(
+            self.node, length, tokens=tokens, aligned=aligned, dtype=dtype, eos_id=eos_id, pad_id=pad_id, mode=mode,
+            max_documents=max_documents, blocks=blocks_per_epoch, seed=seed,
+            lengths=None if name is None else TokenLengths(tokens, name),
+        )  # fmt: skip
+        return Pipeline(node)
+
     def shuffle(self, buffer_size: int = 4096, *, seed: int | None = None, full: bool = False) -> Pipeline:
         """Another order each epoch: shards permuted, and elements spread over the `buffer_size` places behind them; no
         samples are held in memory. `full`: a uniform permutation, for which all must fit into the cache."""
@@ -122,9 +174,10 @@ class Pipeline:
 
     # ---- questions
     def __len__(self) -> int:
-        if not self.node.indexed or self.node.length is None:
+        total = self.node.total
+        if total is None:
             raise TypeError("the length of this pipeline isn't known" if not self.node.indexed else "it has no end")
-        return self.node.length
+        return total
 
     def check(self) -> PlanReport:
         """Whether it fits into the cache: `.ok`, `.message`, with what must be resident against the budget, by

@@ -35,7 +35,13 @@ class Deal:
             raise ConfigError(f"ends={ends!r} and steps={steps!r}", remedy="a number of steps goes with ends='steps'")
         self.top, self.grid, self.ends = top, grid, ends
         self._steps = steps
-        self._length = top.length if top.indexed else None
+        self._length = top.total
+        if ends == "pad" and not top.indexed and self._length is not None and self._length % grid.B:
+            raise ConfigError(
+                f"ends='pad' would repeat rows, and a stream can't: its {self._length:,} rows are no multiple of "
+                f"{grid.B}",
+                remedy="give a multiple, or ends='drop'",
+            )
         if ends in ("drop", "pad") and self._length is None:
             what = "has no end" if top.endless else "ends nobody knows when: a filter, say, leaves out as it goes"
             raise ConfigError(

@@ -21,6 +21,10 @@ class Elementwise(Node):
     def length(self) -> int | None:
         return self.parents[0].length
 
+    @property
+    def total(self) -> int | None:
+        return self.parents[0].total
+
     def identities(self, run: Run, epoch: Epoch, places: Sequence[int]) -> list[int]:
         return self.parents[0].identities(run, epoch, places)
 

@@ -99,6 +99,12 @@ class Node(ABC):
         return None
 
     # ---- both tiers
+    @property
+    def total(self) -> int | None:
+        """How many elements all lanes together give in an epoch, where that is known: in the stream tier it seldom
+        is."""
+        return self.length if self.indexed else None
+
     @cached_property
     def span(self) -> int | None:
         """How many of the lanes' rows a pass takes: there the next one begins. In the stream tier rows are those of the

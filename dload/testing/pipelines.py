@@ -14,18 +14,25 @@ from dload.manifest import Manifest, ShardInfo, ShardList
 from dload.pipeline.cursors import SteadyCursor
 from dload.pipeline.lanes import Lane
 from dload.pipeline.node import Node, paths_of
+from dload.pipeline.promises import settled
 from dload.pipeline.running import Cursor, Epoch, Feed, Need, Run
 from dload.pipeline.sources import Samples
 
 LARGE = 8 << 20  # bytes of a sample by which every chunk is one element, so that reads can be counted
 
 
-def made_source(sizes: Sequence[int], name: str = "made", sample_bytes: int = 100) -> Samples:
-    """A source with shards of so many samples, that `MemoryRows` makes up when they are read."""
+def made_source(
+    sizes: Sequence[int],
+    name: str = "made",
+    sample_bytes: int = 100,
+    fields: Callable[[int], dict[str, bytes]] | None = None,
+) -> Samples:
+    """A source with shards of so many samples, that `MemoryRows` makes up when they are read; `fields(ordinal)` gives
+    their fields, which have none otherwise."""
     digests = [hashlib.sha256(f"{name} {number}".encode()).hexdigest() for number in range(len(sizes))]
     shards = [ShardInfo(digest, size * sample_bytes, size, 0) for digest, size in zip(digests, sizes, strict=True)]
     version = hashlib.sha256(f"{name} {list(sizes)}".encode()).hexdigest()
-    return Samples(Manifest(name, version, ShardList.of(shards)), None)
+    return Samples(Manifest(name, version, ShardList.of(shards)), fields)
 
 
 class MemoryRows:
@@ -44,7 +51,8 @@ class MemoryRows:
         if self.checking:
             for key in set(self.last):
                 assert self._demanded(*key), f"shard {key[1]} was read, and nobody needed it"
-        return [(f"{source.manifest.name}/{ordinal}", {}) for ordinal in ordinals]
+        name, fields = source.manifest.name, source.origin
+        return [(f"{name}/{ordinal}", fields(ordinal) if fields else {}) for ordinal in ordinals]
 
     def _demanded(self, source: Samples, shard: int) -> bool:
         left = list(self.feeds)
@@ -129,6 +137,7 @@ def elements(
         assert not rows.feeds, "a cursor at its end still asks for shards"
         assert next(cursor, None) is None, "a cursor at its end gives elements"
     cursor.close()
+    run.workers.close()
     assert not rows.feeds, "a closed cursor still asks for shards"
     return found
 
@@ -166,6 +175,7 @@ def restores_everywhere(
             following = top_cursor(node, run, (epoch + 1,))
             following.reset(None)
             assert list(islice(following, most)) == whole[epoch + 1], where
+            run.workers.close()
     return whole[0]
 
 
@@ -180,6 +190,7 @@ def _states(node: Node, epoch: int, most: int, lane: Lane | None) -> list[tuple[
         if next(cursor, found) is found:
             found.append((json.dumps(cursor.get_state()), rows.count))
             break
+    run.workers.close()
     return [(state, rows.count - count) for state, count in found]
 
 
@@ -199,11 +210,11 @@ def places_hold(make: Callable[[], Node], *, most: int = 60, homes: int = 1, see
     rng = random.Random(seed)
     names = node.identities(run, epoch, range(count))
     for places in (range(count), range(count)[::-1], rng.choices(range(count), k=20) if count else []):
-        assert node.fetch(run, epoch, places) == [expected[place] for place in places]
+        assert settled(node.fetch(run, epoch, places)) == [expected[place] for place in places]
         assert node.identities(run, epoch, places) == [names[place] for place in places]
     for _ in range(4):
         start, stop = sorted(rng.choices(range(count + 1), k=2))
-        assert node.fetch(run, epoch, range(start, stop)) == expected[start:stop]
+        assert settled(node.fetch(run, epoch, range(start, stop))) == expected[start:stop]
         needs = list(node.demand(run, epoch, start, stop))
         assert [need.first for need in needs] == sorted(need.first for need in needs)
         assert all(start <= need.first < need.last <= stop for need in needs)
