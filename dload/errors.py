@@ -126,6 +126,12 @@ class PackFormatError(DloadError):
     exit_code = 14
 
 
+class TooManyFailuresError(DloadError):
+    """A function failed for so many elements in a row that it isn't the data any more."""
+
+    kind = "too-many-failures"
+
+
 # ---- it doesn't fit here
 class CacheFullError(DloadError):
     """The cache budget can't hold what must be resident at the same time."""

@@ -26,5 +26,6 @@ def test_kinds_are_stable_and_each_is_one_class() -> None:
         "error": 1, "config": 2, "sample": 1, "duplicate-key": 1, "remote": 1, "unavailable": 1, "not-found": 10,
         "unknown-key": 10, "removed": 10, "access": 12, "conflict": 13, "precondition-failed": 13, "unsafe-store": 1,
         "integrity": 14, "format": 14, "cache-full": 15, "disk-full": 15, "infeasible": 15, "lock-timeout": 11,
+        "too-many-failures": 1,
     }  # fmt: skip
     assert len({c.kind for c in CLASSES}) == len(CLASSES)

@@ -14,6 +14,7 @@ from dload.errors import ConfigError
 from dload.pipeline.elementwise import Elementwise
 from dload.pipeline.joins import ConcatCursor, SelectCursor, ZipCursor
 from dload.pipeline.node import Node, assembled, each, function, merged, pieces, some
+from dload.pipeline.promises import Lazy
 from dload.pipeline.reorder import clipped
 from dload.pipeline.running import HOLE, Cursor, Epoch, Need, Run
 from dload.pipeline.sources import RandomStream
@@ -106,10 +107,14 @@ class Zip(Node):
 
     def fetch(self, run: Run, epoch: Epoch, places: Sequence[int]) -> list[Any]:
         sides = [parent.fetch(run, epoch, places) for parent in self.parents]
+        if self.ahead:
+            return [Lazy(self._whole, *items) for items in zip(*sides, strict=True)]
         if self.holes:
-            rows = zip(*sides, strict=True)
-            return [HOLE if any(item is HOLE for item in items) else self._joined(items) for items in rows]
+            return [self._whole(*items) for items in zip(*sides, strict=True)]
         return list(zip(*sides, strict=True)) if self.fn is None else each(self.fn, *sides)
+
+    def _whole(self, *items: Any) -> Any:
+        return HOLE if any(item is HOLE for item in items) else self._joined(items)
 
     def _joined(self, items: tuple[Any, ...]) -> Any:
         return items if self.fn is None else self.fn(*items)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
 from operator import length_hint
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from dload.pipeline.places import Places, places_of
 from dload.pipeline.plain import exported
+from dload.pipeline.promises import ClosedError, settled
 from dload.pipeline.running import HOLE, Cursor, Epoch, Feed, Need, Run
 
 if TYPE_CHECKING:
@@ -26,22 +28,26 @@ class PlaceCursor(Cursor):
     is the number of the next element: the place, where there is one lane.
 
     Elements are fetched in chunks, that begin with one element (so the first comes at once) and grow as long as they
-    are quick. Where a chunk fails its elements are fetched one by one: those before the bad one come out, and the
-    error in its place. It then stands before the bad one, and may be asked again.
+    are quick. Where functions run ahead, several chunks are asked for before the first is given. Where a chunk fails
+    its elements are fetched one by one: those before the bad one come out, and the error in its place. It then stands
+    before the bad one, and may be asked again.
     """
 
     def __init__(self, node: Node, run: Run, epoch: Epoch, places: Places | None = None) -> None:
         self._node, self._run, self._epoch = node, run, epoch
         self._places = places_of(node, run.lane) if places is None else places
         self._stop = sys.maxsize if self._places.length is None else self._places.length
-        self._most = max(1, min(_MOST_ELEMENTS, int(_MOST_BYTES / max(1.0, node.mean_bytes))))
+        self._least = node.together
+        self._most = max(self._least, min(_MOST_ELEMENTS, int(_MOST_BYTES / max(1.0, node.mean_bytes))))
         self._feed: Feed | None = None
         self._begin(0)
 
     def _begin(self, place: int) -> None:
         self._next = place  # the first place that isn't fetched
         self._items: Iterator[Any] = iter(())
-        self._size = 1
+        self._chunks: deque[tuple[int, list[Any]]] = deque()  # asked for ahead: the last place + 1, promises
+        self._asked = place  # the first place that isn't asked for
+        self._size = self._least
         self._careful = 0  # below this place one by one: something here fails
         self._names: list[int] = []
         self._named = place  # the place of the first of them
@@ -51,8 +57,13 @@ class PlaceCursor(Cursor):
         if isinstance(place, bool) or not isinstance(place, int) or not 0 <= place <= self._stop:
             end = "without an end" if self._places.length is None else f"of {self._stop} elements"
             raise ValueError(f"{place!r} is no place in this pipeline, {end}: the state is of another one")
+        self._go(place)
+
+    def _go(self, place: int) -> None:
         self.close()
         self._begin(place)
+        if self._node.ahead:
+            self._run.workers.readers.add(self)
         if place < self._stop:
             finite = self._places.length is not None
             self._feed = self._run.rows.follow(self._demand(place, 0), partial(self._demand, place) if finite else None)
@@ -92,29 +103,66 @@ class PlaceCursor(Cursor):
             self.close()
             return []
         while True:
-            stop = min(self._stop, start + (1 if start < self._careful else self._size))
+            alone = start < self._careful
+            stop = self._chunks[0][0] if self._chunks else min(self._stop, start + (1 if alone else self._size))
             began = perf_counter()
             try:
-                places = self._places.at(self._epoch, start, stop)
-                stop = start + len(places)
-                items = self._node.fetch(self._run, self._epoch, places)
+                if self._node.ahead and not alone:
+                    stop, items = self._promised()
+                else:
+                    stop, items = self._read(start, stop)
+                    items = settled(items) if self._node.ahead else items
+                    self._adapt(perf_counter() - began)
                 break
-            except StopIteration as error:
-                if stop - start == 1:
+            except ClosedError:
+                raise
+            except Exception as error:
+                if self._asked > start:
+                    self._go(start)  # back to where it stands: what was asked for ahead is forgotten
+                if stop - start > 1:
+                    self._careful, self._size = stop, self._least
+                    continue
+                if isinstance(error, StopIteration):
                     raise RuntimeError("a function of the pipeline raised StopIteration") from error
-            except Exception:
-                if stop - start == 1:
-                    raise
-            self._careful, self._size = stop, 1
-        taken = perf_counter() - began
+                raise
+        self._next = stop
+        return items
+
+    def _adapt(self, taken: float) -> None:
+        """Chunks grow or shrink by how long one has taken."""
         if taken < _FAST:
             self._size = min(2 * self._size, self._most)
         elif taken > _SLOW:
-            self._size = max(1, self._size // 2)
-        self._next = stop
+            self._size = max(self._least, self._size // 2)
+
+    def _read(self, start: int, stop: int) -> tuple[int, list[Any]]:
+        """(stop, elements) of places from `start` on, at most up to `stop`."""
+        places = self._places.at(self._epoch, start, stop)
+        items = self._node.fetch(self._run, self._epoch, places)
+        self._asked = start + len(places)
         if self._feed is not None:
-            self._feed.advance(stop)
-        return items
+            self._feed.advance(self._asked)
+        return self._asked, items
+
+    def _promised(self) -> tuple[int, list[Any]]:
+        """(stop, elements) of the next chunk; functions work on those behind it meanwhile. An error ahead of its place
+        only ends the looking ahead."""
+        most = self._run.workers.share(self._node.ahead)
+        while self._asked < self._stop:
+            size = min(self._size, self._stop - self._asked)
+            if self._chunks and self._asked + size - self._next > most:
+                break
+            try:
+                self._chunks.append(self._read(self._asked, self._asked + size))
+            except Exception:
+                if not self._chunks:
+                    raise
+                break
+            self._size = max(self._least, min(2 * self._size, most // 4))
+        stop, items = self._chunks[0]
+        found = settled(items)
+        self._chunks.popleft()
+        return stop, found
 
     def identity(self) -> int:
         last = self.place - 1
@@ -125,6 +173,8 @@ class PlaceCursor(Cursor):
         return self._names[last - self._named]
 
     def close(self) -> None:
+        self._chunks.clear()
+        self._run.workers.readers.discard(self)
         if self._feed is not None:
             self._feed.close()
             self._feed = None

@@ -5,15 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import chain
+from operator import getitem
 from typing import Any
 
 from dload.errors import ConfigError
+from dload.pipeline.failures import OnError
+from dload.pipeline.fallible import Fallible
 from dload.pipeline.gathering import ExpandCursor, GroupCursor, grouped
 from dload.pipeline.node import Node, each, finite, function, whole_number
 from dload.pipeline.outside import OutsideCursor, ScanCursor
+from dload.pipeline.promises import Lazy
 from dload.pipeline.reorder import Take
 from dload.pipeline.running import HOLE, Cursor, Epoch, Need, Run
-from dload.pipeline.streams import FilterCursor
+from dload.pipeline.streams import OUT, FilterCursor
 from dload.randomness import hash64
 
 
@@ -79,9 +83,24 @@ class Windows(Node):
         for group in groups:
             lists.append(items[at : at + len(group)])
             at += len(group)
+        if self.parents[0].ahead:
+            return [Lazy(self._grouped, *items) for items in lists]
         if self.parents[0].holes:
             return [grouped(items, self.collate) for items in lists]
         return lists if self.collate is None else each(self.collate, lists)
+
+    def _grouped(self, *items: Any) -> Any:
+        return grouped(list(items), self.collate)
+
+    @cached_property
+    def ahead(self) -> int:
+        """With the one that is being used, enough to be worked on meanwhile."""
+        below = self.parents[0].ahead
+        return below and max(2, -(-below // self.size))
+
+    @cached_property
+    def together(self) -> int:
+        return -(-self.parents[0].together // self.size)
 
     def identities(self, run: Run, epoch: Epoch, places: Sequence[int]) -> list[int]:
         return [hash64(*self.parents[0].identities(run, epoch, self._members(place))) for place in places]
@@ -120,21 +139,33 @@ class Windows(Node):
         return GroupCursor(self.parents[0].cursor(run, epoch), self.size, self.stride, self.drop_last, self.collate)
 
 
-class Expand(Node):
-    """Each element becomes those that `fn(element)` gives. With `fanout`, always that many, and places stay known."""
+class Expand(Fallible):
+    """Each element becomes those that `fn(element)` gives. With `fanout`, always that many, and places stay known.
+
+    Under a policy for errors the elements of one are made before the first is given: one that fails gives none, or with
+    `fanout` as many HOLEs.
+    """
 
     kind = "flat_map"
 
-    def __init__(self, parent: Node, fn: Callable[[Any], Iterable[Any]], fanout: int | None = None) -> None:
+    def __init__(
+        self,
+        parent: Node,
+        fn: Callable[[Any], Iterable[Any]],
+        fanout: int | None = None,
+        *,
+        on_error: OnError | None = None,
+    ) -> None:
         super().__init__(parent)
         self.fn = function(fn, "flat_map")
         self.fanout = None if fanout is None else whole_number(fanout, "fanout", 1)
+        self.on_error = on_error
 
     def parameters(self) -> dict[str, Any]:
-        return {"fanout": self.fanout}
+        return super().parameters() | {"fanout": self.fanout}
 
     def functions(self) -> tuple[Callable[..., Any], ...]:
-        return (self.fn,)
+        return (self.fn, *super().functions())
 
     @property
     def indexed(self) -> bool:
@@ -143,6 +174,15 @@ class Expand(Node):
     @property
     def holes(self) -> bool:
         return self.fanout is not None and super().holes
+
+    @cached_property
+    def ahead(self) -> int:
+        return self.parents[0].ahead * (self.fanout or 1)
+
+    @cached_property
+    def together(self) -> int:
+        below = self.parents[0].together
+        return below * (self.fanout or 1) if below > 1 else 1
 
     @cached_property
     def mean_bytes(self) -> float:
@@ -164,22 +204,26 @@ class Expand(Node):
             whole: Sequence[int] = range(places.start // size, -(-places.stop // size))
         else:
             whole = list(dict.fromkeys(place // size for place in places))
-        children = {
-            number: self._children(item) for number, item in zip(whole, parent.fetch(run, epoch, whole), strict=True)
-        }
+        families = self.outcomes(run, epoch, whole, self._made, parent.fetch(run, epoch, whole))
+        if parent.ahead:
+            lists = {number: Lazy(self._children, family) for number, family in zip(whole, families, strict=True)}
+            return [Lazy(getitem, lists[place // size], place % size) for place in places]
+        children = {number: self._children(family) for number, family in zip(whole, families, strict=True)}
         return [children[place // size][place % size] for place in places]
 
-    def _children(self, item: Any) -> list[Any]:
-        """Those of one element, `fanout` of them."""
-        if item is HOLE:
-            return [HOLE] * self._each
+    def _made(self, item: Any) -> list[Any]:
+        """The children of one element, `fanout` of them where that is given."""
         children = list(self.fn(item))
-        if len(children) != self._each:
+        if self.fanout is not None and len(children) != self.fanout:
             raise ConfigError(
                 f"flat_map(fanout={self.fanout}) expected {self.fanout} elements of {self.fn!r}, got {len(children)}",
                 remedy="leave out the fanout where their number varies",
             )
         return children
+
+    def _children(self, family: Any) -> list[Any]:
+        """What stands for the children of one element: themselves, or HOLEs for a HOLE."""
+        return [HOLE] * (self.fanout or 0) if family is HOLE else list(family)
 
     def identities(self, run: Run, epoch: Epoch, places: Sequence[int]) -> list[int]:
         wanted = [divmod(place, self._each) for place in places]
@@ -201,21 +245,24 @@ class Expand(Node):
             yield Need(max(start, need.first * each), min(stop, need.last * each), need.source, need.shard)
 
     def stream(self, run: Run, epoch: Epoch) -> Cursor:
-        children = self._children if self.fanout is not None else lambda item: () if item is HOLE else self.fn(item)
-        return ExpandCursor(self.parents[0].cursor(run, epoch), children)
+        parent = self.parents[0].cursor(run, epoch)
+        if self.fanout is not None or self.guard(run) is not None:
+            return ExpandCursor(self.guarded(run, epoch, parent, self._made), self._children)
+        return ExpandCursor(parent, lambda item: () if item is HOLE else self.fn(item))
 
 
-class Filter(Node):
+class Filter(Fallible):
     """The elements for which `pred(element)` is true; how many that is shows as they come."""
 
     kind = "filter"
 
-    def __init__(self, parent: Node, pred: Callable[[Any], Any]) -> None:
+    def __init__(self, parent: Node, pred: Callable[[Any], Any], *, on_error: OnError | None = None) -> None:
         super().__init__(parent)
         self.pred = function(pred, "filter")
+        self.on_error = on_error
 
     def functions(self) -> tuple[Callable[..., Any], ...]:
-        return (self.pred,)
+        return (self.pred, *super().functions())
 
     @property
     def indexed(self) -> bool:
@@ -223,10 +270,16 @@ class Filter(Node):
 
     @property
     def holes(self) -> bool:
-        return False
+        return self.leaves_holes
+
+    def _kept(self, item: Any) -> Any:
+        return item if self.pred(item) else OUT
 
     def stream(self, run: Run, epoch: Epoch) -> Cursor:
-        return FilterCursor(self.parents[0].cursor(run, epoch), self.pred)
+        parent = self.parents[0].cursor(run, epoch)
+        if self.guard(run) is not None:
+            return self.guarded(run, epoch, parent, self._kept, drop=True)
+        return FilterCursor(parent, self.pred)
 
 
 class Scan(Node):

@@ -66,6 +66,17 @@ class Node(ABC):
         """Whether there are samples of a data set below."""
         return any(parent.reads for parent in self.parents)
 
+    @cached_property
+    def ahead(self) -> int:
+        """How many elements are to be asked for before the first of them is needed, since functions work on them on
+        threads; 0: none. Then `fetch` may give promises."""
+        return max((parent.ahead for parent in self.parents), default=0)
+
+    @cached_property
+    def together(self) -> int:
+        """How many elements, at least, are better asked for together."""
+        return max((parent.together for parent in self.parents), default=1)
+
     # ---- the index tier
     @cached_property
     def length(self) -> int | None:
@@ -73,7 +84,7 @@ class Node(ABC):
         raise NotImplementedError
 
     def fetch(self, run: Run, epoch: Epoch, places: Sequence[int]) -> list[Any]:
-        """The elements at these places, which may come in any order."""
+        """The elements at these places, which may come in any order; where `ahead`, some may be a Promise of one."""
         raise NotImplementedError
 
     def identities(self, run: Run, epoch: Epoch, places: Sequence[int]) -> list[int]:

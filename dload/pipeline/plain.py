@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from typing import Any
 
 from dload.errors import ConfigError
 
 LIMIT = 1 << 16
 """A state is small: about so many characters of one user's value at most."""
+
+
+class Late(ABC):
+    """Stands in a state for what is known only when the state is taken out."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def value(self) -> Any:
+        """What stands there, as JSON."""
 
 
 class NoState:
@@ -73,6 +84,8 @@ def exported(state: Any) -> Any:
 
 
 def _refused(value: Any) -> Any:
+    if isinstance(value, Late):
+        return value.value()
     if isinstance(value, NoState):
         raise value.error()
     raise TypeError(f"a {type(value).__name__} in a state")

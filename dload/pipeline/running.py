@@ -7,7 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
+from dload.pipeline.failures import Failures
 from dload.pipeline.lanes import Lane
+from dload.pipeline.promises import Workers
 from dload.randomness import hash64
 
 if TYPE_CHECKING:
@@ -70,13 +72,16 @@ class Rows(Protocol):
 
 @dataclass(frozen=True)
 class Run:
-    """One run of a pipeline: its seed, how many homes its shuffles have, how it reads, and for which lane."""
+    """One run of a pipeline: its seed, how many homes its shuffles have, how it reads, and for which lane; what it
+    left out, and its threads. Who runs it closes `workers`."""
 
     seed: int
     rows: Rows
     homes: int = 1
     paths: dict[int, str] = field(default_factory=dict)  # id of a node -> where it stands: `paths_of`
     lane: Lane = field(default_factory=Lane)
+    failures: Failures = field(default_factory=Failures)
+    workers: Workers = field(default_factory=Workers)
 
     def seed_of(self, node: Node) -> int:
         """A node's own seed, else one that follows from the run's and its place in the pipeline."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any
 
 from dload.errors import ConfigError
+from dload.pipeline.ahead import Row
 from dload.pipeline.cursors import applied
+from dload.pipeline.failures import Failed, Guard, Skip
 from dload.pipeline.lanes import Lane
 from dload.pipeline.running import HOLE, Cursor
 
@@ -31,6 +33,104 @@ class ElementCursor(Cursor):
 
     def get_state(self) -> Any:
         return self._parent.get_state()
+
+    def identity(self) -> int:
+        return self._parent.identity()
+
+
+OUT: Any = object()
+"""What a function gives for an element that is left out without a trace."""
+
+
+class GuardedCursor(Cursor):
+    """`apply(element)`, or `apply(element, identity)`, by a policy for errors. HOLEs pass, unless it is to `drop` them.
+    Of a Row the element is what is promised.
+
+    Where failures leave a HOLE, the state is the parent's. Else it is [the parent's, how many elements were drawn from
+    it, how many of them were left out, which of those from here on were left out before the state was taken]; these are
+    left out again without a look.
+    """
+
+    def __init__(
+        self, parent: Cursor, apply: Callable[..., Any], named: bool, guard: Guard, key: Hashable, drop: bool = False
+    ) -> None:
+        self.below = (parent,)
+        self._parent, self._apply, self._named = parent, apply, named
+        self._guard, self._key, self._drop = guard, key, drop
+        self._skips = guard.policy.skips
+        if named:
+            parent.keep_identities()
+        self._begin(0, 0, [])
+
+    def _begin(self, position: int, count: int, skipped: list[int]) -> None:
+        self._position, self._count, self._skip = position, count, Skip.chain(skipped)
+        self._failing = True  # whether the last element may have failed
+
+    def reset(self, state: Any | None) -> None:
+        if not self._skips:
+            self._parent.reset(state)
+            return
+        below, position, count, skipped = (None, 0, 0, []) if state is None else state
+        self._begin(position, count, skipped)
+        if count:
+            self._guard.failures.counted(self._key, position - 1, count)
+        self._parent.reset(below)
+
+    def __next__(self) -> Any:
+        while True:
+            item = next(self._parent)
+            if self._skips and self._is_known():
+                continue
+            if item is HOLE:
+                if self._drop:
+                    continue
+                return HOLE
+            try:
+                found = self._found(item)
+            except Exception as error:
+                self._leave_out(error, item)
+                if self._skips:
+                    continue
+                return HOLE
+            if self._failing:
+                self._guard.fine()
+                self._failing = False
+            if found is not OUT:
+                return found
+
+    def _found(self, item: Any) -> Any:
+        if isinstance(item, Row):
+            return item.result()
+        return applied(self._apply, item, self._parent.identity()) if self._named else applied(self._apply, item)
+
+    def _is_known(self) -> bool:
+        """Whether the element that was drawn was left out before the state was taken that this went on from."""
+        following = self._skip.next
+        known = following is not None and following.position == self._position
+        if following is not None and known:
+            self._skip, self._count = following, self._count + 1
+            self._guard.failures.counted(self._key, self._position, self._count)
+        self._position += 1
+        return known
+
+    def _leave_out(self, error: Exception, item: Any) -> None:
+        """Raises the error, if the policy doesn't leave the element out."""
+        count, size = 1, 1
+        if isinstance(item, Row):
+            count, size = item.promise.failures()
+            item = item.item
+        self._failing = True
+        self._guard.leave_out(Failed(error, item), size, count, self._is_news if self._skips else None)
+
+    def _is_news(self, _: Failed) -> bool:
+        position = self._position - 1
+        self._count += 1
+        self._skip = self._skip.add(position)
+        return self._guard.failures.counted(self._key, position, self._count)
+
+    def get_state(self) -> Any:
+        below = self._parent.get_state()
+        return [below, self._position, self._count, self._skip] if self._skips else below
 
     def identity(self) -> int:
         return self._parent.identity()

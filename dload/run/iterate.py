@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable
 from inspect import GEN_CLOSED, GEN_RUNNING, getgeneratorstate
 from itertools import chain
 from operator import length_hint
@@ -60,7 +60,7 @@ class PipelineIterator(chain[Any]):
     top: Node
     run: Run
     epoch: int
-    _window: ShardWindow
+    _let_go: Callable[[], None]
     _position: _Position
     _elements: Generator[Iterable[Any], None, None]
 
@@ -75,11 +75,11 @@ class PipelineIterator(chain[Any]):
             return make_state(self.top, plan, self.epoch, step, [[0, 0, [position.lane_state()]]])
         finally:
             if getgeneratorstate(self._elements) == GEN_CLOSED:  # to say where it stands it may have had to read again
-                self._window.close()
+                self._let_go()
 
     def close(self) -> None:
         """End it now, also while another thread waits for an element. Closing twice is fine."""
-        self._window.close()
+        self._let_go()
         if getgeneratorstate(self._elements) != GEN_RUNNING:
             self._elements.close()
             self._position.end()
@@ -97,20 +97,25 @@ def iterate(
     top: Node, run: Run, window: ShardWindow, epoch: int, step: int = 0, lane: Any | None = None
 ) -> PipelineIterator:
     """A pass over `top` in that epoch, from the start or from where a state says: `step`, and in the stream tier the
-    state of its one lane. `window` is `run`'s rows; it is closed at the end."""
+    state of its one lane. The run's window and its threads are closed at the end."""
     cursor = top.cursor(run, (epoch,)) if top.indexed else SteadyCursor(top.cursor(run, (epoch,)))
     position = _Position(cursor, step, lane)
-    elements = _by_place(top, position, cursor, window, step) if top.indexed else _one_by_one(position, cursor, window)
+
+    def let_go() -> None:
+        window.close()
+        run.workers.close()
+
+    elements = _by_place(top, position, cursor, let_go, step) if top.indexed else _one_by_one(position, cursor, let_go)
     found = PipelineIterator.from_iterable(elements)
     assert isinstance(found, PipelineIterator)
     found.top, found.run, found.epoch = top, run, epoch
-    found._window, found._position, found._elements = window, position, elements
+    found._let_go, found._position, found._elements = let_go, position, elements
     position.start = step
     return found
 
 
 def _by_place(
-    top: Node, position: _Position, cursor: Cursor, window: ShardWindow, place: int
+    top: Node, position: _Position, cursor: Cursor, let_go: Callable[[], None], place: int
 ) -> Generator[Iterable[Any], None, None]:
     assert isinstance(cursor, PlaceCursor)
     try:
@@ -127,10 +132,12 @@ def _by_place(
             position.items = iter(chunk)
             yield position.items
     finally:
-        window.close()
+        let_go()
 
 
-def _one_by_one(position: _Position, cursor: Cursor, window: ShardWindow) -> Generator[Iterable[Any], None, None]:
+def _one_by_one(
+    position: _Position, cursor: Cursor, let_go: Callable[[], None]
+) -> Generator[Iterable[Any], None, None]:
     try:
         cursor.reset(position.lane)
         position.begun = True
@@ -144,4 +151,4 @@ def _one_by_one(position: _Position, cursor: Cursor, window: ShardWindow) -> Gen
                 position.count, position.items = 1, iter((item,))
                 yield position.items
     finally:
-        window.close()
+        let_go()

@@ -1,0 +1,213 @@
+"""What becomes of elements whose function fails: policies, what they left out, and where that was."""
+
+from __future__ import annotations
+
+import logging
+import reprlib
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from dload.errors import ConfigError, TooManyFailuresError
+from dload.pipeline.plain import Late
+from dload.pipeline.promises import ClosedError
+
+if TYPE_CHECKING:
+    from dload.pipeline.node import Node
+
+_WAYS = ("raise", "skip", "warn", "hole")
+_LISTED = 100  # elements left out that are listed; all are counted
+_RECENT = 4096  # places of the latest failures: what fails again there isn't counted again
+_log = logging.getLogger("dload.pipeline")
+
+Decide = Callable[[Exception, Any], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class OnError:
+    """`how`: "raise", "skip", "warn" (skip, and log), "hole", or a function that says of an exception and its element
+    whether that is left out. `in_place`: a HOLE stays where the element was. `fail_after` failures in a row end it."""
+
+    how: str | Decide
+    in_place: bool
+    fail_after: int = 100
+
+    @property
+    def raises(self) -> bool:
+        return self.how == "raise"
+
+    @property
+    def skips(self) -> bool:
+        """Whether what is left out leaves no place behind, so that places aren't known any more."""
+        return not self.raises and not self.in_place
+
+
+def on_error_given(how: object, fail_after: object, *, in_place: bool = False) -> OnError | None:
+    """The policy that a user gave; None where none was. Raises ConfigError. `in_place`: whatever leaves an element out
+    keeps its place."""
+    if isinstance(fail_after, bool) or not isinstance(fail_after, int) or fail_after < 1:
+        raise ConfigError(f"fail_after is a number of failures in a row, at least 1, got {fail_after!r}")
+    if how is None:
+        return None
+    if not (callable(how) or (isinstance(how, str) and how in _WAYS)):
+        ways = ", ".join(f'"{way}"' for way in _WAYS)
+        raise ConfigError(
+            f"on_error is {how!r}", remedy=f"give one of {ways}, or a function fn(exception, element) -> bool"
+        )
+    return OnError(how, in_place or how == "hole", fail_after)
+
+
+class Failed(NamedTuple):
+    """An element whose function failed. `where`: what tells it from all others of the run, if anything does."""
+
+    error: Exception
+    item: Any
+    where: Hashable = None
+
+
+class Failures:
+    """What was left out in this process: counted, and the first of it listed."""
+
+    def __init__(self) -> None:
+        self.listed: list[dict[str, str]] = []
+        """Of the first: the node, the data set, the element's key, the error."""
+        self.streaks: dict[str, int] = {}
+        """Failures in a row, by the node's path."""
+        self._passes: dict[Hashable, tuple[int, int]] = {}  # of a pass: the last position left out, how many were
+        self._recent: dict[Hashable, None] = {}
+        self._others = 0
+
+    @property
+    def rows(self) -> int:
+        """How many elements were left out; with those before the state that a pass went on from."""
+        return self._others + sum(count for _, count in list(self._passes.values()))
+
+    def counted(self, key: Hashable, position: int, count: int) -> bool:
+        """A pass has left out the element at a position, its `count`th. Says whether that is news: a pass may go over
+        the same elements again."""
+        last, _ = self._passes.get(key, (-1, 0))
+        if position > last:
+            self._passes[key] = position, count
+        return position > last
+
+    def is_news(self, failed: Failed) -> bool:
+        """Whether this failure wasn't counted before; now it is."""
+        if failed.where is not None:
+            if failed.where in self._recent:
+                return False
+            while len(self._recent) >= _RECENT:
+                del self._recent[next(iter(self._recent))]
+            self._recent[failed.where] = None
+        self._others += 1
+        return True
+
+    def list_(self, node: str, data: str, key: str, error: Exception) -> None:
+        if len(self.listed) < _LISTED:
+            self.listed.append({"node": node, "data": data, "key": key, "error": said(error)})
+
+
+class Guard:
+    """A policy at work at one node, in one run."""
+
+    def __init__(self, node: Node, policy: OnError, failures: Failures, path: str) -> None:
+        self.policy, self.failures, self.path = policy, failures, path
+        self._node = node
+
+    def fine(self) -> None:
+        """An element didn't fail."""
+        self.failures.streaks[self.path] = 0
+
+    def leave_out(
+        self, failed: Failed, size: int = 1, count: int = 1, is_news: Callable[[Failed], bool] | None = None
+    ) -> None:
+        """An element failed, of a batch of `size` of which `count` fail (0: that was logged before). Raises its error,
+        where the policy doesn't leave it out; TooManyFailuresError after too many in a row.
+
+        `is_news`: says whether it wasn't counted before, and counts it.
+        """
+        how, failures = self.policy.how, self.failures
+        if isinstance(failed.error, ConfigError | ClosedError) or (
+            callable(how) and not how(failed.error, failed.item)
+        ):
+            raise failed.error
+        self._count_streak(failed)
+        if (is_news or failures.is_news)(failed):
+            failures.list_(self.label, self.data, key_of(failed.item), failed.error)
+            if count and how == "warn":
+                _log.warning(
+                    "%s: %d of %d elements failed and are left out; the first: %s (key %s, data set %s)",
+                    self.label, count, size, said(failed.error), key_of(failed.item), self.data,
+                )  # fmt: skip
+
+    def _count_streak(self, failure: Failed) -> None:
+        limit = self.policy.fail_after
+        streak = self.failures.streaks.get(self.path, 0) + 1
+        self.failures.streaks[self.path] = streak
+        if streak >= limit:
+            self.fine()
+            raise TooManyFailuresError(
+                f"{self.label}: {limit} elements in a row failed, the last (key {key_of(failure.item)}, data set "
+                f"{self.data}) with {said(failure.error)}",
+                remedy="mend the function or the data, or raise fail_after",
+            ) from failure.error
+
+    @property
+    def label(self) -> str:
+        """The node, in words."""
+        functions = self._node.functions()
+        name = getattr(functions[0], "__qualname__", type(functions[0]).__qualname__) if functions else ""
+        return f"{self._node.kind}({name})"
+
+    @property
+    def data(self) -> str:
+        """The data sets that the elements may be from."""
+        from dload.pipeline.state import versions
+
+        return " or ".join(f"{name}@{version[:12]}" for name, version in versions(self._node)) or "none"
+
+
+def said(error: BaseException) -> str:
+    """An exception in one line."""
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def key_of(item: Any) -> str:
+    """A sample's key; of anything else the beginning of its repr."""
+    if isinstance(item, tuple) and item and isinstance(item[0], str):
+        return item[0]
+    return reprlib.repr(item)
+
+
+class Skip(Late):
+    """A position that a pass has left out, and by `next` all those behind it.
+
+    A state holds the last one before it. So it comes to have those that are left out while it is held, for elements
+    that are read again from there, and nobody holds those that no state needs.
+    """
+
+    __slots__ = ("next", "position")
+
+    def __init__(self, position: int, following: Skip | None = None) -> None:
+        self.position, self.next = position, following
+
+    @classmethod
+    def chain(cls, positions: Sequence[int]) -> Skip:
+        """What stands before these positions."""
+        following = None
+        for position in reversed(positions):
+            following = cls(position, following)
+        return cls(-1, following)
+
+    def add(self, position: int) -> Skip:
+        """Behind this one another; returns that."""
+        self.next = Skip(position, self.next)
+        return self.next
+
+    def value(self) -> list[int]:
+        """All positions behind this one."""
+        found, following = [], self.next
+        while following is not None:
+            found.append(following.position)
+            following = following.next
+        return found

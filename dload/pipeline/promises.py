@@ -1,0 +1,147 @@
+"""Elements that aren't there yet: functions at work on threads, ahead of who asks for what they give."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import CancelledError, Future
+from queue import Empty, SimpleQueue
+from typing import Any
+from weakref import WeakSet
+
+_UNSET = object()
+
+
+class Promise:
+    """Stands for an element in what `Node.fetch` gives where a node below runs ahead (`Node.ahead`)."""
+
+    __slots__ = ()
+
+    def result(self, timeout: float | None = None) -> Any:
+        """The element. Waits for it; raises what making it raises."""
+        raise NotImplementedError
+
+    def failures(self) -> tuple[int, int]:
+        """Once it has failed: (how many failed of the list that its function was given, 0 but for the first of them;
+        the length of that list)."""
+        return 1, 1
+
+
+class Lazy(Promise):
+    """`fn(*arguments)`, of which some may be promises; called once it is asked for, by who asks."""
+
+    __slots__ = ("_arguments", "_fn", "_value")
+
+    def __init__(self, fn: Callable[..., Any], *arguments: Any) -> None:
+        self._fn, self._arguments = fn, arguments
+        self._value: Any = _UNSET
+
+    def result(self, timeout: float | None = None) -> Any:
+        if self._value is _UNSET:
+            self._value = self._fn(*settled(self._arguments))
+            self._arguments = ()
+        return self._value
+
+
+class ClosedError(RuntimeError):
+    """The pool was closed before the call was begun."""
+
+
+class Task(Future[Any], Promise):
+    """A call on a thread of a `Pool`."""
+
+    def result(self, timeout: float | None = None) -> Any:
+        try:
+            return super().result(timeout)
+        except CancelledError:
+            if not self.cancelled():
+                raise  # the function's own
+        raise ClosedError("this iterator was closed while it was waiting")
+
+
+def settled(items: Sequence[Any]) -> list[Any]:
+    """The items, promises among them kept. Raises what the first of them raises that fails."""
+    return [item.result() if isinstance(item, Promise) else item for item in items]
+
+
+class Pool:
+    """So many threads, begun at the first call. They end when it is closed (what is under way is finished, what waits
+    is cancelled), and when nobody has it any more. A call after that begins anew, as one in a forked child does."""
+
+    def __init__(self, threads: int, name: str) -> None:
+        self._threads, self._name = threads, name
+        self._jobs: SimpleQueue[tuple[Task, Callable[..., Any], tuple[Any, ...]] | None] | None = None
+        self._process = 0
+
+    def submit(self, fn: Callable[..., Any], *arguments: Any) -> Task:
+        """`fn(*arguments)`, in the order of calls."""
+        task = Task()
+        jobs = self._jobs
+        if jobs is None or self._process != os.getpid():
+            jobs = self._begin()
+        jobs.put((task, fn, arguments))
+        return task
+
+    def _begin(self) -> SimpleQueue[tuple[Task, Callable[..., Any], tuple[Any, ...]] | None]:
+        jobs = self._jobs = SimpleQueue()
+        self._process = os.getpid()
+        for number in range(self._threads):
+            name = f"dload-{self._name}-{number + 1}"
+            try:
+                threading.Thread(target=_work, args=(jobs,), name=name, daemon=True).start()
+            except RuntimeError:  # no more threads to be had: those that are there do it all
+                if not number:
+                    raise
+                break
+        return jobs
+
+    def close(self) -> None:
+        jobs, self._jobs = self._jobs, None
+        if jobs is None or self._process != os.getpid():
+            return
+        try:
+            while (job := jobs.get_nowait()) is not None:
+                job[0].cancel()
+        except Empty:
+            pass
+        for _ in range(self._threads):
+            jobs.put(None)
+
+    def __del__(self) -> None:
+        self.close()
+
+
+def _work(jobs: SimpleQueue[tuple[Task, Callable[..., Any], tuple[Any, ...]] | None]) -> None:
+    while (job := jobs.get()) is not None:
+        task, fn, arguments = job
+        try:
+            task.set_result(fn(*arguments))
+        except BaseException as error:
+            task.set_exception(error)
+        del job, task, fn, arguments  # a thread that waits holds nothing
+
+
+class Workers:
+    """The threads of one run: those of each node, shared by all its lanes, begun when they are needed."""
+
+    def __init__(self) -> None:
+        self.readers: WeakSet[Any] = WeakSet()
+        """The passes that read ahead now."""
+        self._pools: dict[str, Pool] = {}
+
+    def pool(self, path: str, threads: int, name: str) -> Pool:
+        """That of the node at `path`."""
+        pool = self._pools.get(path)
+        if pool is None:
+            pool = self._pools[path] = Pool(threads, name)
+        return pool
+
+    def share(self, most: int) -> int:
+        """How many of `most` elements that may be under way one of these passes may have."""
+        return max(1, -(-most // 4), most // max(1, len(self.readers)))
+
+    def close(self) -> None:
+        """End all threads. Closing twice is fine."""
+        for pool in self._pools.values():
+            pool.close()
