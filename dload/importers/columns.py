@@ -13,6 +13,7 @@ its type back.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -79,7 +80,7 @@ def naming(shown: str, row: str) -> Iterator[None]:
         yield
     except SampleError:
         raise
-    except (ValueError, TypeError, OverflowError) as error:
+    except (ValueError, TypeError, OverflowError, IndexError, struct.error) as error:
         raise SampleError(
             f"{shown}, {row}: {error}", remedy="mend the row, or leave the column out with --columns",
             source=shown, row=row,
