@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import OrderedDict
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from functools import cached_property
 from itertools import groupby, pairwise
 
@@ -26,8 +27,8 @@ class Lookup:
     by the shard's digest).
 
     A shard that is in the cache is read there; of another, the index and the samples asked for are fetched by
-    ranged reads, the whole shard only where most of it is asked for or it is of format 1. Not for several
-    threads at once.
+    ranged reads, the whole shard only where most of it is asked for or it is of format 1. Any number of
+    threads may read from it at once.
     """
 
     def __init__(self, store: Store, cache: ShardCache, manifest: Manifest) -> None:
@@ -124,9 +125,10 @@ class Lookup:
 
     def _index(self, number: int) -> ShardIndex:
         """A shard's index: from the cached file, else by a ranged read of the shard's end."""
-        if number in self._indexes:
-            self._indexes.move_to_end(number)
-            return self._indexes[number]
+        found = self._indexes.pop(number, None)  # one step at a time: other threads do the same
+        if found is not None:
+            self._indexes[number] = found
+            return found
         shard = self._manifest.shards[number]
         index = self._cached_index(shard) or read_index(self._store, shard)
         if len(index) != shard.num_samples:
@@ -135,8 +137,9 @@ class Lookup:
                 key=shard.digest,
             )
         self._indexes[number] = index
-        if len(self._indexes) > _INDEXES:
-            self._indexes.popitem(last=False)
+        while len(self._indexes) > _INDEXES:
+            with suppress(KeyError):
+                self._indexes.popitem(last=False)
         return index
 
     def _cached_index(self, shard: ShardInfo) -> ShardIndex | None:
