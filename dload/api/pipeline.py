@@ -8,6 +8,7 @@ from typing import Any, cast
 
 from dload.errors import ConfigError, InfeasiblePipelineError
 from dload.pipeline import combine, elementwise, group, reorder, sources
+from dload.pipeline.failures import on_error_given
 from dload.pipeline.fingerprint import fingerprint
 from dload.pipeline.mix import Mix
 from dload.pipeline.node import Node, Run, paths_of, walk
@@ -19,6 +20,8 @@ from dload.run.iterate import PipelineIterator, iterate
 from dload.run.token_lengths import TokenLengths
 from dload.run.window import ShardWindow
 
+OnErrorGiven = str | Callable[[Exception, Any], Any] | None
+
 
 class Pipeline:
     """A lazy, immutable description of a stream of elements. Each `iter()` is its next epoch.
@@ -26,6 +29,12 @@ class Pipeline:
     Methods give new pipelines and touch nothing; iterating plans first, and raises InfeasiblePipelineError before any
     storage is touched where what must be resident exceeds the cache budget. The same seeds give the same elements in
     the same order, anywhere. It pickles where its functions do; the count of epochs begins at 0 in a copy.
+
+    Where a method has `on_error`, that says what becomes of an element whose function raises an Exception: "raise" it
+    in the element's place (None does, too, unless a loader says otherwise); "skip" the element, or "warn" and skip it;
+    leave a "hole", which keeps its place; or `fn(exception, element) -> bool` says whether it is skipped. A pipeline
+    that skips is in the stream tier, like one with a filter. What is left out is counted and listed in a loader's
+    `stats()`; after `fail_after` failures in a row TooManyFailuresError is raised.
     """
 
     def __init__(self, node: Node) -> None:
@@ -34,28 +43,79 @@ class Pipeline:
         self._drawn: int | None = None
 
     # ---- one element in, one out
-    def map(self, fn: Callable[..., Any], *, rng: bool = False, rng_seed: int | None = None) -> Pipeline:
+    def map(
+        self,
+        fn: Callable[..., Any],
+        *,
+        rng: bool = False,
+        rng_seed: int | None = None,
+        workers: int = 0,
+        queue: int | None = None,
+        on_error: OnErrorGiven = None,
+        fail_after: int = 100,
+    ) -> Pipeline:
         """`fn(element)` for every element; with `rng`, `fn(element, rng)`: `rng` is a random.Random whose draws hang on
-        what the element is and the seed (`rng_seed`, else the run's), and on nothing else."""
-        return Pipeline(elementwise.Map(self.node, fn, rng=rng, rng_seed=rng_seed))
+        what the element is and the seed (`rng_seed`, else the run's), and on nothing else.
 
-    def star_map(self, fn: Callable[..., Any]) -> Pipeline:
+        `workers`: so many threads call it ahead of who takes the elements, which come in their order all the same; at
+        most `queue` (default: four for each thread, at least 16) are under way or wait. That pays where `fn` lets go of
+        the interpreter: decoding, NumPy, I/O. The threads are shared by all lanes, and end with the iterator.
+        """
+        policy = on_error_given(on_error, fail_after)
+        return Pipeline(
+            elementwise.Map(
+                self.node, fn, rng=rng, rng_seed=rng_seed, workers=workers, queue=queue, on_error=policy
+            )
+        )  # fmt: skip
+
+    def map_batches(
+        self,
+        fn: Callable[[list[Any]], Any],
+        size: int,
+        *,
+        workers: int = 0,
+        queue: int | None = None,
+        on_error: OnErrorGiven = None,
+        fail_after: int = 100,
+    ) -> Pipeline:
+        """`fn(list of up to `size` elements)` gives one result for each, in order (ConfigError where it doesn't). What
+        it gives for an element mustn't hang on the others: which come together isn't fixed, and where it fails it is
+        called with each alone, so that only those that fail are lost. `workers` and `queue` (elements): see `map`."""
+        policy = on_error_given(on_error, fail_after)
+        return Pipeline(elementwise.MapBatches(self.node, fn, size, workers=workers, queue=queue, on_error=policy))
+
+    def star_map(self, fn: Callable[..., Any], *, on_error: OnErrorGiven = None, fail_after: int = 100) -> Pipeline:
         """`fn(*element)` for every element: for tuples."""
-        return Pipeline(elementwise.StarMap(self.node, fn))
+        return Pipeline(elementwise.StarMap(self.node, fn, on_error=on_error_given(on_error, fail_after)))
 
-    def filter(self, pred: Callable[[Any], Any], *, holes: bool = False) -> Pipeline:
+    def filter(
+        self,
+        pred: Callable[[Any], Any],
+        *,
+        holes: bool = False,
+        on_error: OnErrorGiven = None,
+        fail_after: int = 100,
+    ) -> Pipeline:
         """The elements for which `pred` is true. With `holes`, each keeps its place, so that length and seeking stay;
         what is left out shows in steps only."""
-        return Pipeline(elementwise.FilterHoles(self.node, pred) if holes else group.Filter(self.node, pred))
+        make = elementwise.FilterHoles if holes else group.Filter
+        return Pipeline(make(self.node, pred, on_error=on_error_given(on_error, fail_after)))
 
     def maybe(
-        self, fn: Callable[[Any], Any], p: float | Callable[[Any], float] | Pipeline, *, seed: int | None = None
+        self,
+        fn: Callable[[Any], Any],
+        p: float | Callable[[Any], float] | Pipeline,
+        *,
+        seed: int | None = None,
+        on_error: OnErrorGiven = None,
+        fail_after: int = 100,
     ) -> Pipeline:
         """`fn(element)` for a share `p` of the elements, the others as they are; `p`: a number, a function of the
         element, or a pipeline of numbers."""
+        policy = on_error_given(on_error, fail_after)
         if isinstance(p, Pipeline):
-            return Pipeline(elementwise.Maybe(combine.Zip(self.node, p.node), fn, None, seed))
-        return Pipeline(elementwise.Maybe(self.node, fn, p, seed))
+            return Pipeline(elementwise.Maybe(combine.Zip(self.node, p.node), fn, None, seed, on_error=policy))
+        return Pipeline(elementwise.Maybe(self.node, fn, p, seed, on_error=policy))
 
     def enumerate(self) -> Pipeline:
         """`(number, element)`, counted from 0 in each epoch."""
@@ -70,10 +130,18 @@ class Pipeline:
         return Pipeline(elementwise.SelectFields(self.node, names))
 
     # ---- others
-    def flat_map(self, fn: Callable[[Any], Iterable[Any]], fanout: int | None = None) -> Pipeline:
-        """All that `fn(element)` gives, element after element; `fanout`: always that many, so that places stay
-        known."""
-        return Pipeline(group.Expand(self.node, fn, fanout))
+    def flat_map(
+        self,
+        fn: Callable[[Any], Iterable[Any]],
+        fanout: int | None = None,
+        *,
+        on_error: OnErrorGiven = None,
+        fail_after: int = 100,
+    ) -> Pipeline:
+        """All that `fn(element)` gives, element after element; `fanout`: always that many, so that places stay known.
+        An element that fails under `on_error` gives none (all are made before the first is given then), or as many
+        holes."""
+        return Pipeline(group.Expand(self.node, fn, fanout, on_error=on_error_given(on_error, fail_after)))
 
     def scan(self, fn: Callable[[Any, Any], Any], init: Any) -> Pipeline:
         """A fold that gives each state: `state = fn(state, element)`, beginning with `init`."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from dload.errors import ConfigError
 from dload.pipeline.ahead import AheadCursor, Row
-from dload.pipeline.batches import BatchRow, begun
+from dload.pipeline.batches import BatchRow, begun, called
 from dload.pipeline.cursors import applied
 from dload.pipeline.failures import Guard, OnError
 from dload.pipeline.fallible import Fallible
@@ -187,6 +187,9 @@ class MapBatches(Elementwise):
     @cached_property
     def together(self) -> int:
         return max(self.size, self.parents[0].together)
+
+    def bind(self, run: Run) -> Callable[..., Any]:
+        return lambda item: called(self.fn, [item]).of(0)
 
     def fetch(self, run: Run, epoch: Epoch, places: Sequence[int]) -> list[Any]:
         guard, pool = self.guard(run), self.pool(run) if self.workers else None

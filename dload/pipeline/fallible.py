@@ -37,7 +37,8 @@ class Fallible(Node):
         return {"on_error": "skip"} if self.on_error is not None and self.on_error.skips else {}
 
     def functions(self) -> tuple[Callable[..., Any], ...]:
-        return (self.on_error.how,) if self.on_error is not None and callable(self.on_error.how) else ()
+        policy = self.on_error
+        return (policy.how,) if policy is not None and policy.skips and callable(policy.how) else ()
 
     def guard(self, run: Run) -> Guard | None:
         """The policy at work in a run; None where errors are raised."""
