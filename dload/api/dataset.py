@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, overload
 
+from dload.api.join import join
 from dload.api.pipeline import Pipeline
+from dload.api.split import By, split
 from dload.manifest import Manifest
 from dload.pack import Sample
 from dload.pipeline.sources import Samples
-from dload.run import Lookup
+from dload.run import KeyIndex, Lookup, key_index
 from dload.sizes import format_size
 
 if TYPE_CHECKING:
@@ -26,7 +28,7 @@ class Dataset:
     """
 
     def __init__(self, repo: Repository, manifest: Manifest) -> None:
-        self._repo = repo
+        self.repo = repo
         self.manifest = manifest
         self._lookup: Lookup | None = None
 
@@ -53,7 +55,7 @@ class Dataset:
     def __getitem__(self, which: str) -> dict[str, bytes]: ...
     def __getitem__(self, which: int | slice | str) -> Sample | list[Sample] | dict[str, bytes]:
         if self._lookup is None:
-            self._lookup = Lookup(self._repo.store, self._repo.cache, self.manifest)
+            self._lookup = Lookup(self.repo.store, self.repo.cache, self.manifest)
         if isinstance(which, str):
             return self._lookup.by_key(which)
         if isinstance(which, slice):
@@ -67,14 +69,45 @@ class Dataset:
         (None: a gigabyte ahead, at least three shards and at most sixteen);
         they are fetched ahead on threads. `fields`: only these (a sample has those of them that it has).
         """
-        return Pipeline(Samples(self.manifest, self._repo, fields, prefetch))
+        return Pipeline(Samples(self.manifest, self.repo, fields, prefetch))
 
     def fetch(self, *, workers: int = 8, progress: Callable[[str], object] | None = None) -> None:
         """Bring every shard into the cache. Raises CacheFullError before any byte moves where they can't all fit."""
-        self._repo.fetch(self.manifest, workers=workers, progress=progress)
+        self.repo.fetch(self.manifest, workers=workers, progress=progress)
+
+    def key_index(self) -> KeyIndex:
+        """Where the sample with each key is: from the cache, else made of the shards' indexes."""
+        return key_index(self.repo.store, self.repo.cache, self.manifest)
+
+    # ---- of some samples, and of two data sets
+    def split(
+        self, shares: Mapping[str, float], *, seed: int = 0, by: By = "key", stratify: By | None = None
+    ) -> dict[str, Dataset]:
+        """Disjoint parts by chance, as views: {"train": 0.9, "val": 0.1}. What shares below 1 leave over is in none.
+
+        Where a sample goes hangs on `seed` and its key alone, so it stays there whatever comes to the data set or
+        leaves it. `by`: the name of a field, or a function of the sample: all with the same value go together.
+        `stratify`, likewise: of each value's samples each part has its share to within a row or two, which by the key
+        is so on average only; a sample stays where it is while others are put behind it.
+
+        The views are as good as versions, but they are in memory: `repo.view(name, part)` stores one. By the key it
+        reads the shards' indexes, once; else all samples. Raises ConfigError.
+        """
+        parts = split(self, shares, seed, by, stratify)
+        return {name: Dataset(self.repo, manifest) for name, manifest in parts.items()}
+
+    def join(self, other: Dataset, *, missing: str = "error") -> Pipeline:
+        """Each sample with the fields of the sample of `other` that has the same key, in this one's order: a pipeline
+        with places. What `other` has besides is left out.
+
+        `missing`: where `other` has no such key, "error" raises UnknownKeyError, "drop" leaves the sample out, "keep"
+        gives it as it is. Fields that both have are a ConfigError. Reads the key indexes of both. Where the two have
+        different orders, shards of `other` must stay resident for longer: `check()` of the pipeline says how many.
+        """
+        return join(self, other, missing)
 
     def __getstate__(self) -> dict[str, object]:
-        return {"_repo": self._repo, "manifest": self.manifest, "_lookup": None}
+        return {"repo": self.repo, "manifest": self.manifest, "_lookup": None}
 
     def __repr__(self) -> str:
         m = self.manifest

@@ -3,33 +3,38 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import platformdirs
 
 from dload.api.dataset import Dataset
+from dload.api.derive import Engine, derive
+from dload.api.pipeline import Pipeline
+from dload.api.progress import Progress, both, fetched_line, shard_line
+from dload.api.views import store_view
 from dload.cache import Budget, ShardCache
 from dload.config import Config
 from dload.errors import ConfigError, NotFoundError
 from dload.manifest import Manifest, SampleDiff
-from dload.repo import compare, copying, gc, keys, removal
+from dload.pack import Sample
+from dload.repo import compare, copying, derived, gc, keys, removal
 from dload.repo.commit import CommitOptions, Outcome, append, commit
 from dload.repo.history import DatasetInfo, History, Removal
 from dload.repo.lockfile import find_lock, read_pins, write_pin
 from dload.repo.memo import FileMemo
-from dload.repo.packing import Item, ShardDone
+from dload.repo.packing import Item, Part
 from dload.repo.refs import Record
 from dload.repo.repair import Repair, Source, StoreSource
 from dload.repo.verify import VerifyReport, verify
-from dload.run import ShardFetched, fetch_shards
+from dload.run import fetch_shards
+from dload.run.cache_source import CacheSource
 from dload.sizes import format_size, parse_duration
 from dload.store import open_store
 from dload.store.base import Store
-
-Progress = Callable[[str], object]
 
 
 class Repository:
@@ -122,7 +127,7 @@ class Repository:
 
         Raises CacheFullError before any byte moves where the version can't be resident as a whole.
         """
-        fetch_shards(self.store, self.cache, manifest, workers, _fetched_line(progress))
+        fetch_shards(self.store, self.cache, manifest, workers, fetched_line(progress))
 
     # ---- writing
     def commit(
@@ -196,6 +201,104 @@ class Repository:
         )
         return self.write(append, name, samples, options, progress=progress).manifest
 
+    def commit_shards(
+        self,
+        name: str,
+        parts: Iterable[Part],
+        *,
+        meta: Mapping[str, Any] | None = None,
+        recipe: str | None = None,
+        target_shard_size: int | None = None,
+        progress: Progress | None = None,
+        message: str | None = None,
+        boundaries: str | None = None,
+        codecs: Mapping[str, str] | None = None,
+        expect: str | None = None,
+    ) -> Manifest:
+        """Make shards that others have packed and sent, part after part, the latest version: see `dload.repo.parts`.
+
+        `parts` is asked for only when the commit holds its lease: make them then. Otherwise as `commit`.
+        """
+        options = CommitOptions(
+            meta=meta,
+            recipe=recipe,
+            message=message,
+            target=target_shard_size,
+            boundaries=boundaries,
+            codecs=codecs,
+            expect=expect,
+        )
+        return self.write(partial(commit, packed=parts), name, (), options, progress=progress).manifest
+
+    def derive(
+        self,
+        name: str,
+        pipeline: Pipeline,
+        *,
+        tag: object = None,
+        meta: Mapping[str, Any] | None = None,
+        recipe: str | None = None,
+        target_shard_size: int | None = None,
+        progress: Progress | None = None,
+        message: str | None = None,
+        boundaries: str | None = None,
+        codecs: Mapping[str, str] | None = None,
+        workers: int = 1,
+        view: bool = False,
+        engine: Engine | None = None,
+    ) -> Dataset:
+        """The output of a pipeline of samples as a version of data set `name`: run once, then the same for everybody.
+
+        The pipeline's fingerprint (with `tag`, a JSON value) says whether somebody has run it. If not, its epoch 0 is
+        committed, and the fingerprint published by compare-and-swap: of two at once, both get the version of the first.
+        A run that was killed goes on where it was, on the same machine. `meta` gets the reserved entries derived_from,
+        fingerprint and tag; it is that of whoever ran it.
+
+        `workers` pack and send, and where the pipeline keeps places as many processes compute it; the result is the
+        same. `view`: of a pipeline that only leaves samples out, the numbers of those that stay are stored, no bytes.
+        `engine`: what computes it in place of this machine.
+
+        Raises ValueError, with what to do, where the pipeline has no fingerprint; SampleError where it gives something
+        else than samples; and as `commit`.
+        """
+        options = CommitOptions(
+            meta=meta,
+            recipe=recipe,
+            message=message,
+            target=target_shard_size,
+            boundaries=boundaries,
+            codecs=codecs,
+            workers=workers,
+        )
+        remember = _state() / "derived"
+        return derive(
+            self, name, pipeline, options, remember, tag=tag, view=view, engine=engine, progress=progress
+        )  # fmt: skip
+
+    def view(
+        self,
+        name: str,
+        of: Dataset,
+        where: Callable[[Sample], Any] | None = None,
+        *,
+        meta: Mapping[str, Any] | None = None,
+        recipe: str | None = None,
+        message: str | None = None,
+        progress: Progress | None = None,
+    ) -> Dataset:
+        """Make the samples of `of` for which `where(sample)` is true (None: all, as of a split's part) the latest
+        version of data set `name`: their numbers alone are stored, over the shards of `of`, which stay as long as it.
+
+        `where` reads all samples, each time: `derive(..., view=True)` remembers. Raises as `commit`.
+        """
+        options = CommitOptions(meta=meta, recipe=recipe, message=message, tell=progress)
+        return Dataset(self, store_view(self._history, name, of, where, options))
+
+    def lineage(self, name: str, version: str | None = None) -> derived.Lineage:
+        """What a version was derived from, and what was derived from it; `version` as for `dataset`. The latter looks
+        at the latest version of each data set, and at all outputs of pipelines."""
+        return derived.lineage(self._history, self.manifest(name, version))
+
     def write(
         self,
         operation: Callable[[History, str, Iterable[Item], CommitOptions], Outcome],
@@ -214,7 +317,7 @@ class Repository:
                 options,
                 memo=memo,
                 keep=self.cache.add if self.store.staging is None else None,
-                report=_both(options.report, _shard_line(progress)),
+                report=both(options.report, shard_line(progress)),
                 tell=options.tell or progress,
             )
             outcome = operation(self._history, name, samples, options)
@@ -345,7 +448,7 @@ class Repository:
         missing or damaged, from the cache or from `source`; for what can't be mended the report names the samples.
         Raises NotFoundError. What is wrong is in the report: `.sound`, `.faults`.
         """
-        sources: list[Source] = [_CacheSource(self.cache)]
+        sources: list[Source] = [CacheSource(self.cache)]
         if source is not None:
             sources.append(StoreSource(source.store))
         return verify(
@@ -372,27 +475,6 @@ class Repository:
         return f"Repository({self.url}, cache {self.cache.root})"
 
 
-class _CacheSource:
-    """The local cache as a source of good bytes."""
-
-    def __init__(self, cache: ShardCache) -> None:
-        self._cache = cache
-
-    def manifest(self, name: str, version: str) -> bytes | None:
-        return self._cache.read_manifest(version)
-
-    def shard(self, digest: str) -> Iterator[bytes] | None:
-        return self._chunks(digest) if self._cache.contains(digest) else None
-
-    def _chunks(self, digest: str) -> Iterator[bytes]:
-        pin = self._cache.pin(digest)
-        if pin is None:  # evicted since
-            return
-        with pin, pin.path.open("rb") as file:
-            while chunk := file.read(1 << 20):
-                yield chunk
-
-
 def _load(where: str | Path | None, cache_dir: Path | str | None, cache_budget: int | str | None) -> Config:
     given = {"store": where, "cache_dir": cache_dir, "cache_budget": cache_budget}
     return Config.load(overrides={name: None if value is None else str(value) for name, value in given.items()})
@@ -401,36 +483,3 @@ def _load(where: str | Path | None, cache_dir: Path | str | None, cache_budget: 
 def _state() -> Path:
     """Where this user's machine remembers what saves work: which files gave which shards, what a store can do."""
     return platformdirs.user_state_path("dload")
-
-
-def _shard_line(progress: Progress | None) -> Callable[[ShardDone], object] | None:
-    if progress is None:
-        return None
-
-    def line(done: ShardDone) -> None:
-        shard = done.shard
-        what = "uploaded" if done.sent else "there already:"
-        progress(
-            f"shard {done.number}: {format_size(shard.size)}, {shard.num_samples} samples — {what} {shard.digest[:12]}"
-        )
-
-    return line
-
-
-def _fetched_line(progress: Progress | None) -> Callable[[ShardFetched], object] | None:
-    if progress is None:
-        return None
-
-    def line(done: ShardFetched) -> None:
-        what = "fetched" if done.downloaded else "there already:"
-        progress(f"shard {done.number} of {done.total}: {format_size(done.shard.size)} {what} {done.shard.digest[:12]}")
-
-    return line
-
-
-def _both(
-    a: Callable[[ShardDone], object] | None, b: Callable[[ShardDone], object] | None
-) -> Callable[[ShardDone], object] | None:
-    if a is None or b is None:
-        return a or b
-    return lambda done: (a(done), b(done))

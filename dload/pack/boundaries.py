@@ -61,6 +61,11 @@ class Cutter:
         self._cut_after = self._ends_after(key, size)
         return begins
 
+    @property
+    def ended(self) -> bool:
+        """Whether the last sample ends its shard, whatever comes behind it."""
+        return self._cut_after
+
     def _too_large(self, size: int) -> bool:
         payload = self._payload + size if self._by_content else size
         return payload > 2 * self._target

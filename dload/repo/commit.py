@@ -17,13 +17,22 @@ from typing import Any
 
 from dload.errors import ConfigError, ConflictError, DuplicateKeyError, IntegrityError
 from dload.files.atomic import disk_full
-from dload.manifest import FieldStats, Manifest, Packing, ShardInfo, ShardList, is_name, new_manifest
+from dload.manifest import (
+    FieldStats,
+    Manifest,
+    Packing,
+    ShardInfo,
+    ShardList,
+    chosen,
+    is_name,
+    new_manifest,
+)
 from dload.pack import check_codecs, validate_key
 from dload.repo import keys
 from dload.repo.footers import read_index, read_indexes
 from dload.repo.history import History
 from dload.repo.leases import Lease
-from dload.repo.packing import Item, PackMemo, ShardDone, ShardSender
+from dload.repo.packing import Item, PackMemo, Part, ShardDone, ShardSender
 from dload.repo.publish import hide_torn, missing_shards, publish, put_once
 from dload.repo.refs import OvertakenError, Record, Ref, new_record, read_latest, require_conditions
 from dload.repo.uniqueness import KeyCheck
@@ -48,6 +57,7 @@ class CommitOptions:
     keep: Callable[[str, Path], object] | None = None
     report: Callable[[ShardDone], object] | None = None
     tell: Callable[[str], object] | None = None  # a line for the user, where something happened he should know of
+    op: str = "commit"  # what the history calls it
 
 
 @dataclass(frozen=True)
@@ -78,18 +88,34 @@ class _Draft:
             self.bytes_sent += shard.size
 
 
-def commit(history: History, name: str, samples: Iterable[Item], options: CommitOptions) -> Outcome:
-    """Make the samples the latest version of a data set: the whole of it.
+def commit(
+    history: History, name: str, samples: Iterable[Item], options: CommitOptions, packed: Iterable[Part] = ()
+) -> Outcome:
+    """Make the samples the latest version of a data set: the whole of it. Before them come those of `packed`, whose
+    shards are in the store already; they are asked for one by one, with a lease at hand that keeps gc from deleting.
 
     Raises SampleError, DuplicateKeyError; ConflictError where `expect` isn't what is latest; whatever the iterable
     raises; and the store's errors. Nothing is visible unless it returns.
     """
-    return _Writing(history, name, options).commit(samples)
+    return _Writing(history, name, options).commit(samples, packed)
 
 
 def append(history: History, name: str, samples: Iterable[Item], options: CommitOptions) -> Outcome:
     """Make the latest version's shards and new ones of these samples the latest version. Raises as `commit` does."""
     return _Writing(history, name, options).append(samples)
+
+
+def commit_view(history: History, name: str, view: Manifest, options: CommitOptions) -> Outcome:
+    """Make what `view` holds the latest version of a data set, over its shards as they are: nothing is copied.
+
+    Its packing is that of `view`. Raises IntegrityError where shards of it are gone, and as `commit` does.
+    """
+    return _Writing(history, name, options).view(view)
+
+
+def packing_for(history: History, name: str, options: CommitOptions) -> Packing:
+    """The packing that a commit with these options has now. Two requests."""
+    return _Writing(history, name, options).packing
 
 
 class _Writing:
@@ -131,24 +157,36 @@ class _Writing:
             f"latest of {self.name} is {now}, expected {expect[:12]}", remedy=f"look at it with: dload log {self.name}"
         )
 
-    # ---- the two operations
-    def commit(self, samples: Iterable[Item]) -> Outcome:
+    # ---- the operations
+    def commit(self, samples: Iterable[Item], packed: Iterable[Part]) -> Outcome:
         with Lease(self.store, self.name, self.parent.version if self.parent else None) as lease, KeyCheck() as check:
-            draft = self._pack(samples, lease, check, 0)
+            draft = self._pack(samples, lease, check, 0, packed)
             _refuse_duplicates(self.store, ShardList.of(draft.shards), check)
             meta, recipe = self.options.meta or {}, self.options.recipe
             manifest, data = new_manifest(
                 self.name, ShardList.of(draft.shards), draft.fields, self.packing, meta, recipe
             )
-            return self._publish(lease, draft, lambda _parent: (manifest, data), "commit")
+            return self._publish(lease, draft, lambda _parent: (manifest, data), self.options.op)
+
+    def view(self, of: Manifest) -> Outcome:
+        every = chosen(of.shards, None, b"\1" * of.num_samples)[1] if of.rows is None else of.rows
+        made = new_manifest(self.name, of.shards, {}, of.packing, self.options.meta or {}, self.options.recipe, every)
+        with Lease(self.store, self.name, self.parent.version if self.parent else None) as lease:
+            require_conditions(self.store, self.options.unsafe_single_writer)
+            return self._publish(lease, _Draft([*of.shards]), lambda _parent: made, self.options.op)
 
     def append(self, samples: Iterable[Item]) -> Outcome:
         if self.parent is None:
             self.history.latest(self.name)
+        elif self.parent.rows is not None:
+            raise ConfigError(
+                f"{self.name}@{self.parent.version[:12]} is a view, and nothing can be put behind it",
+                remedy="append to the data set that it is a view of, and make the view again",
+            )
         old = self.parent.shards if self.parent else ShardList.of([])
         with Lease(self.store, self.name, self.parent.version if self.parent else None) as lease:
             with KeyCheck() as check:
-                first = self._parent_keys(check, old) if self.options.check_parent else 0
+                first = self._known_keys(check, old, 0) if self.options.check_parent else 0
                 draft = self._pack(samples, lease, check, first)
                 new = ShardList.of(draft.shards)
                 _refuse_duplicates(self.store, old + new if self.options.check_parent else new, check)
@@ -164,8 +202,7 @@ class _Writing:
 
             return self._publish(lease, draft, extended, "append")
 
-    def _parent_keys(self, check: KeyCheck, shards: ShardList) -> int:
-        ordinal = 0
+    def _known_keys(self, check: KeyCheck, shards: ShardList, ordinal: int) -> int:
         for index in read_indexes(self.store, shards):
             for key in index.keys:
                 check.add(key, ordinal)
@@ -175,7 +212,7 @@ class _Writing:
     def _check_all(self, shards: ShardList) -> None:
         """The parent is another one than when the samples were packed: compare with its keys, too."""
         with KeyCheck() as check:
-            self._parent_keys(check, shards)
+            self._known_keys(check, shards, 0)
             _refuse_duplicates(self.store, shards, check)
 
     def _extension(self, parent: Manifest, draft: _Draft, new: ShardList) -> tuple[Manifest, bytes]:
@@ -186,9 +223,13 @@ class _Writing:
         recipe = parent.recipe if self.options.recipe is None else self.options.recipe
         return new_manifest(self.name, shards + new, merge_fields(fields, draft.fields), self.packing, meta, recipe)
 
-    def _pack(self, samples: Iterable[Item], lease: Lease, check: KeyCheck, first: int) -> _Draft:
+    def _pack(
+        self, samples: Iterable[Item], lease: Lease, check: KeyCheck, first: int, packed: Iterable[Part] = ()
+    ) -> _Draft:
         require_conditions(self.store, self.options.unsafe_single_writer)
         draft = _Draft()
+        for part in packed:
+            first = self._take(part, draft, check, first)
         with staging(self.store) as folder:
             sender = ShardSender(
                 self.store,
@@ -200,11 +241,27 @@ class _Writing:
                 keep=self.options.keep,
                 tell=self.options.tell,
             )
-            for done in sender.send(_checked(samples, check, first), self.options.workers):
+            for done in sender.send(_checked(samples, check, first), self.options.workers, len(draft.shards)):
                 draft.add(done)
                 if self.options.report is not None:
                     self.options.report(done)
         return draft
+
+    def _take(self, part: Part, draft: _Draft, check: KeyCheck, first: int) -> int:
+        """Shards that are there already; returns the number of the sample behind them."""
+        done = [ShardDone(len(draft.shards), shard, sent=False) for shard in part.shards]
+        for each in done:
+            draft.add(each)
+            if self.options.report is not None:
+                self.options.report(each)
+        count = sum(shard.num_samples for shard in part.shards)
+        if part.hashes is None:
+            new = ShardList.of(draft.shards[len(draft.shards) - len(done) :])
+            return self._known_keys(check, new, first)
+        if len(part.hashes) != 8 * count:
+            raise ConfigError(f"a part of {count} samples has {len(part.hashes)} bytes of hashes, expected {8 * count}")
+        check.add_hashes(part.hashes, first)
+        return first + count
 
     def _covered(self) -> frozenset[str]:
         """The shards that the lease protects as the parent's."""

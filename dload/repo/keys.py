@@ -94,6 +94,10 @@ def derived_prefix(name: str) -> str:
     return f"{DATASETS}{name}/derived/"
 
 
+def derived_key(name: str, fingerprint: str) -> str:
+    return f"{DATASETS}{name}/derived/{fingerprint}"
+
+
 def lease_key(lease: str) -> str:
     return f"{LEASES}{lease}/lease"
 

@@ -7,7 +7,7 @@ import concurrent.futures
 import secrets
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -46,6 +46,17 @@ class PackMemo(Protocol):
     def get(self, stamp: bytes) -> PackedShard | None: ...
 
     def put(self, stamp: bytes, shard: PackedShard) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Shards that are in the store already, in order: a stretch of a version's samples.
+
+    `hashes`: `uniqueness.key_hash` of each key, in their order; None: the keys are read from the shards' indexes.
+    """
+
+    shards: Sequence[PackedShard]
+    hashes: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,15 +102,15 @@ class ShardSender:
         self._stopped = threading.Event()
         self._files: set[Path] = set()  # in the staging folder now
 
-    def send(self, items: Iterable[Item], workers: int) -> Iterator[ShardDone]:
-        """The shards of the items, in order. An error of the iterable, of packing or of the store comes out as it
-        is."""
+    def send(self, items: Iterable[Item], workers: int, first: int = 0) -> Iterator[ShardDone]:
+        """The shards of the items, in order, numbered from `first`. An error of the iterable, of packing or of the
+        store comes out as it is."""
         packers = ThreadPoolExecutor(workers, thread_name_prefix="dload-pack")
         senders = ThreadPoolExecutor(workers, thread_name_prefix="dload-send")
         ahead: deque[Future[Future[ShardDone]]] = deque()
         interrupted = False
         try:
-            for number, group in enumerate(groups(items, self.packing)):
+            for number, group in enumerate(groups(items, self.packing), first):
                 ahead.append(packers.submit(self._pack_then_send, number, group, senders))
                 # The group being collected and those being packed are in memory: one more than there are workers.
                 if len(ahead) > workers:

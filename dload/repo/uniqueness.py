@@ -62,10 +62,20 @@ class KeyCheck:
         Returns candidates found on the way, nearly always none: when memory is full, pairs of numbers whose
         keys have equal hashes in it. `finish` gives them again.
         """
-        digest = blake2b(key.encode("utf-8", "surrogatepass"), digest_size=8).digest()  # valid or not
+        digest = key_hash(key)
         self._parts[digest[0]] += digest + ordinal.to_bytes(8, sys.byteorder)
         self._held += 1
         return self._spill() if self._held >= self._limit else _NONE
+
+    def add_hashes(self, hashes: bytes, first: int) -> None:
+        """Take keys by their `key_hash`, one after another, numbered from `first`."""
+        parts = self._parts
+        for ordinal, at in enumerate(range(0, len(hashes), 8), first):
+            digest = hashes[at : at + 8]
+            parts[digest[0]] += digest + ordinal.to_bytes(8, sys.byteorder)
+            self._held += 1
+            if self._held >= self._limit:
+                self._spill()
 
     def finish(self) -> Iterator[tuple[int, int]]:
         """Every pair of numbers whose keys have equal hashes, the smaller number first, in no particular order."""
@@ -104,6 +114,11 @@ class KeyCheck:
         for way in range(ways):  # too many for one set: several, each of those whose middle bits agree
             chosen = [row for row, value in enumerate(hashes) if (value >> 32) % ways == way]
             yield from _equal([hashes[row] for row in chosen], [ordinals[row] for row in chosen])
+
+
+def key_hash(key: str) -> bytes:
+    """What stands for a key, valid or not: 8 bytes."""
+    return blake2b(key.encode("utf-8", "surrogatepass"), digest_size=8).digest()
 
 
 def _equal(hashes: Sequence[int], ordinals: Sequence[int]) -> Iterator[tuple[int, int]]:

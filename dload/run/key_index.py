@@ -71,6 +71,10 @@ class KeyIndex:
         digests = b"".join(map(bytes.fromhex, shards.digests))
         return bytes(self._data[_HEADER.size : self._counts]) == digests
 
+    def columns(self) -> tuple[array[int], array[int]]:
+        """The hashes in ascending order, and their samples' numbers. Needs 16 bytes a sample."""
+        return self._column(self._hashes, self.num_samples), self._column(self._ordinals, self.num_samples)
+
     def hashes_by_shard(self) -> Iterator[tuple[str, array[int]]]:
         """Each shard's digest and the hashes of its keys in their order. Needs 8 bytes a sample."""
         by_ordinal = array("Q", bytes(8 * self.num_samples))
