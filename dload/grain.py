@@ -22,8 +22,10 @@ from dload.pack import Sample
 from dload.pipeline.cursors import applied
 from dload.pipeline.dealing import Deal
 from dload.pipeline.elementwise import Elementwise
+from dload.pipeline.fallible import Fallible
 from dload.pipeline.lanes import Grid
-from dload.pipeline.node import HOLE, Node, Rows, Run, assembled, paths_of
+from dload.pipeline.node import HOLE, Node, Rows, Run, assembled, paths_of, walk
+from dload.pipeline.promises import settled
 from dload.pipeline.running import Cursor, Feed, Need
 from dload.pipeline.state import check_state, make_state
 from dload.plan import check
@@ -176,7 +178,7 @@ class PipelineDatasetIterator(grain.DatasetIterator):
         self._step = 0
         self._lane: Any = None  # where the cursor begins, until it has begun
         self._cursor: Cursor | None = None
-        self._window: ShardWindow | None = None
+        self._run: Run | None = None
         self._ended = False
 
     def __next__(self) -> Any:
@@ -193,8 +195,7 @@ class PipelineDatasetIterator(grain.DatasetIterator):
 
     def _begin(self) -> None:
         node, seed = self._pipe.node, self._plan["seed"]
-        self._window = _window(node, seed)
-        run = Run(seed, self._window, paths=paths_of(node))
+        self._run = run = Run(seed, _window(node, seed), paths=paths_of(node))
         if node.indexed:
             deal = Deal(node, Grid(1), "endless" if node.length is None else "agree")
             cursor = deal.lane_cursor(run, self._epoch, 0, first=self._index, stride=self._count)
@@ -227,8 +228,8 @@ class PipelineDatasetIterator(grain.DatasetIterator):
         if self._cursor is not None:
             self._cursor.close()
             self._cursor = None
-        if self._window is not None:
-            self._window.close()
+        if self._run is not None:
+            _let_go(self._run)
 
     def close(self) -> None:
         """Let go of threads, pins and files."""
@@ -247,11 +248,12 @@ class _Elements:
     def __init__(self, top: Node, seed: int) -> None:
         self._top, self._seed = top, seed
         self._base, self._above = _split(top)
+        self._guarded = any(isinstance(node, Fallible) and node.leaves_holes for _, node in walk(top))
         self._begin()
 
     def _begin(self) -> None:
         self._lock = threading.Lock()
-        self._window: ShardWindow | None = None
+        self._run: Run | None = None
         self._feed: Feed | None = None
         self._feed_from = 0  # the number of the first element of the epoch that it is about
         self._at = 0  # the foremost number that was asked for
@@ -260,19 +262,21 @@ class _Elements:
     def get(self, numbers: Sequence[int]) -> list[Any]:
         """The elements with these numbers; HOLEs among them."""
         with self._lock:
-            if self._window is None:
-                self._open()
-            self._follow(min(numbers), max(numbers))
+            if self._run is None:
+                self._run = self._opened()
+            self._follow(self._run, min(numbers), max(numbers))
             items = assembled(numbers, self._epoch_of, self._items)
+            if self._guarded:  # what counts failures isn't made for several threads either
+                items = settled(items)
             named = any(node.needs_identity for node in self._above)
             names = assembled(numbers, self._epoch_of, self._names) if named else [0] * len(items)
-        return [self._through(item, name) for item, name in zip(items, names, strict=True)]
+        return [self._through(item, name) for item, name in zip(settled(items), names, strict=True)]
 
-    def _open(self) -> None:
-        self._window = _window(self._top, self._seed)
-        self._run = Run(self._seed, self._window, paths=paths_of(self._top))
-        self._bound = [(node.bind(self._run), node.needs_identity) for node in self._above]
-        weakref.finalize(self, self._window.close)
+    def _opened(self) -> Run:
+        run = Run(self._seed, _window(self._top, self._seed), paths=paths_of(self._top))
+        self._bound = [(node.bind(run), node.needs_identity) for node in self._above]
+        weakref.finalize(self, _let_go, run)
+        return run
 
     def _through(self, item: Any, name: int) -> Any:
         for apply, named in self._bound:
@@ -290,13 +294,15 @@ class _Elements:
         return epoch, epoch * length, (epoch + 1) * length
 
     def _items(self, epoch: int, places: Sequence[int]) -> list[Any]:
+        assert self._run is not None
         return self._base.fetch(self._run, (epoch,), places)
 
     def _names(self, epoch: int, places: Sequence[int]) -> list[Any]:
+        assert self._run is not None
         return self._base.identities(self._run, (epoch,), places)
 
     # ---- fetching ahead
-    def _follow(self, first: int, last: int) -> None:
+    def _follow(self, run: Run, first: int, last: int) -> None:
         """Fetch ahead what comes behind these, if reading goes forward."""
         if not (self._at - _BEHIND <= first and last <= self._at + _AHEAD):
             self._unfollow()
@@ -307,10 +313,9 @@ class _Elements:
         if self._feed is not None and begin != self._feed_from:
             self._unfollow()
         if self._feed is None and self._calm > _CALM:
-            assert self._window is not None
             place = max(0, min(first, self._at) - begin)
-            later = partial(_demand, self._base, self._run, epoch, place)
-            self._feed = self._window.follow(later(0), None if self._base.length is None else later)
+            later = partial(_demand, self._base, run, epoch, place)
+            self._feed = run.rows.follow(later(0), None if self._base.length is None else later)
             self._feed_from = begin
         elif self._feed is not None:
             self._feed.advance(max(0, self._at - _BEHIND - begin))
@@ -336,9 +341,10 @@ def _demand(node: Node, run: Run, epoch: int, place: int, ahead: int) -> Iterato
 
 
 def _split(top: Node) -> tuple[Node, list[Elementwise]]:
-    """Where the nodes begin that need more than one element, and what is above, from there to the top."""
+    """Where the nodes begin that need more than one element, or have threads or a policy of their own, and what is
+    above, from there to the top."""
     above: list[Elementwise] = []
-    while isinstance(top, Elementwise) and type(top).fetch is Elementwise.fetch:
+    while isinstance(top, Elementwise) and type(top).fetch is Elementwise.fetch and not (top.workers or top.on_error):
         above.insert(0, top)
         top = top.parents[0]
     return top, above
@@ -351,6 +357,12 @@ def _window(node: Node, seed: int) -> ShardWindow:
     if not report.ok:
         raise InfeasiblePipelineError(report.message)
     return ShardWindow(report.prefetch)
+
+
+def _let_go(run: Run) -> None:
+    assert isinstance(run.rows, ShardWindow)
+    run.rows.close()
+    run.workers.close()
 
 
 def _seed(pipe: Pipeline, given: int | None) -> int:

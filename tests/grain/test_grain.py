@@ -33,6 +33,16 @@ def drawn(sample: Any, rng: random.Random) -> tuple[str, float]:
     return sample[0], rng.random()
 
 
+def drawn_twice(pair: tuple[str, float], rng: random.Random) -> tuple[str, float, float]:
+    return *pair, rng.random()
+
+
+def fails_for_some(row: tuple[str, float, float]) -> tuple[str, float, float]:
+    if keep(row[0]):
+        return row
+    raise ValueError("a bad sample")
+
+
 def keep(key: str) -> bool:
     return int(key[1:]) % 3 != 0
 
@@ -142,6 +152,15 @@ def test_a_map_dataset_is_read_on_grains_threads(repo: Repository, threads: int)
     expected = list(pipe.iter(epoch=0)) + list(pipe.iter(epoch=1))
     ds = map_dataset(pipe).repeat(2)
     assert list(ds.to_iter_dataset(grain.ReadOptions(num_threads=threads, prefetch_buffer_size=100))) == expected
+
+
+def test_functions_with_threads_and_policies_of_their_own(repo: Repository) -> None:
+    pipe = shuffled(repo).map(drawn_twice, rng=True, workers=3).map(fails_for_some, on_error="hole").map(str)
+    expected = list(pipe.iter(epoch=0))
+    assert len(expected) < 200
+    ds = map_dataset(pipe)
+    assert list(ds.to_iter_dataset()) == [item for item in ds if item is not None] == expected
+    assert list(iter_dataset(pipe)) == expected
 
 
 def test_a_map_dataset_under_grains_shuffle(repo: Repository) -> None:
