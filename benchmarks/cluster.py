@@ -32,7 +32,8 @@ def committed(shards: int, folder: Path) -> MemoryStore:
     store = MemoryStore()
     repo = Repository(store, ShardCache(folder / "committing"), folder / "dload.lock")
     size = 200
-    samples = ((f"sample-{row:07d}", {"x": row.to_bytes(4, "big") * (size // 4)}) for row in range(shards * ROWS - ROWS // 2))
+    rows = range(shards * ROWS - ROWS // 2)  # so that borders of nodes fall inside shards
+    samples = ((f"sample-{row:07d}", {"x": row.to_bytes(4, "big") * (size // 4)}) for row in rows)
     repo.commit("data", samples, target_shard_size=size * ROWS * 115 // 100, boundaries="size")
     return store
 
