@@ -101,6 +101,7 @@ def detect(files: Files) -> str:
     if len(kinds) == 1 and (kind := kinds.pop()):
         return kind
     if files.folder is not None:
+        _refuse_nested(files)
         return "folder"
     shown = ", ".join(files.names[:3])
     raise ConfigError(
@@ -122,6 +123,19 @@ def _by_index(files: Files) -> str | None:
     if {"features.json", "dataset_info.json"} <= names:
         return "tfds"
     return None
+
+
+def _refuse_nested(files: Files) -> None:
+    """What a tool wrote one level down must not become a folder of its index and shards in silence."""
+    marks = {"features.json", "state.json", "dataset_dict.json", "index.json"}
+    inner = {folder for name in files.names for folder, _, own in [name.rpartition("/")] if own in marks and folder}
+    for folder in sorted(inner):
+        below = open_files(f"{files.url.rstrip('/')}/{folder}")
+        if kind := _by_index(below):
+            raise ConfigError(
+                f"{files.url} is no {kind} data set itself, but its folder {folder} is one",
+                remedy="import that, or all of it as files with --format folder",
+            )
 
 
 def _top(files: Files) -> set[str]:

@@ -17,6 +17,7 @@ import numpy as np
 from dload.codecs import json_bytes, npy_bytes
 from dload.errors import ConfigError, SampleError
 from dload.importers.columns import Column, choose, naming, row_key
+from dload.importers.litdata_json import as_json
 from dload.importers.packed import blobs, mapped, pixels, rows_of, safe_name
 from dload.importers.source import Files, read_text
 from dload.pack import Sample
@@ -30,6 +31,11 @@ _TORCH = (
     "<f4", "<f4", "<f8", "<f8", "<c8", "<c8", "<c16", "<c16", "<f2", "<f2", _BFLOAT16, "u1", "i1", "<i2", "<i2", "<i4",
     "<i4", "<i8", "<i8", "?", "<u2",
 )  # fmt: skip
+
+# What is stored as it lies; so is every serializer that isn't known, under its own name.
+_PLAIN = {
+    "str": Column("text", "string"), "text": Column("text", "string"), "bytes": Column("bytes", "binary"),
+}  # fmt: skip
 
 
 class LitData:
@@ -133,10 +139,8 @@ def _decoder(form: str) -> tuple[Column, Callable[[bytes], bytes]]:
         layout = {"int": "<q", "float": "<d", "bool": "<?"}[name]
         type_ = {"int": "int64", "float": "double", "bool": "bool"}[name]
         return Column("json", type_), lambda data: json_bytes(struct.unpack(layout, data)[0])
-    if name in ("str", "json"):
-        text = name == "str"
-        column = Column("text", "string") if text else Column("json", "any")
-        return column, _as_is
+    if name == "json":
+        return Column("json", "any"), as_json
     if name in ("numpy", "tensor"):
         dtypes = _NUMPY if name == "numpy" else _TORCH
         return Column("npy", "array"), lambda data: _array(data, dtypes)
@@ -145,7 +149,7 @@ def _decoder(form: str) -> tuple[Column, Callable[[bytes], bytes]]:
         return Column("npy", "array"), lambda data: _flat(data, dtypes, int(rest))
     if name == "pil":
         return Column("npy", "array"), pixels
-    return Column("bytes", {"bytes": "binary", "jpeg": "jpeg", "pickle": "pickle"}.get(name, form)), _as_is
+    return _PLAIN.get(name, Column("bytes", form)), _as_is
 
 
 def _as_is(data: bytes) -> bytes:
