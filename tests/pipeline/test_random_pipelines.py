@@ -10,7 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dload.pipeline.combine import Concat, Select, Zip, choice
-from dload.pipeline.elementwise import Enumerate, FilterHoles, Map, Maybe, Prefetch, StarMap, Tap
+from dload.pipeline.elementwise import Enumerate, FilterHoles, Map, MapBatches, Maybe, Prefetch, StarMap, Tap
+from dload.pipeline.failures import OnError
 from dload.pipeline.group import Expand, Filter, Scan, Through, Windows, unbatch
 from dload.pipeline.mix import Mix
 from dload.pipeline.node import Node
@@ -34,6 +35,27 @@ def rolled(item: Any, rng: Any) -> Any:
 
 def kept(item: Any) -> bool:
     return hash64(repr(item)) % 4 != 0
+
+
+def labels(items: list[Any]) -> list[Any]:
+    return [label(item) for item in items]
+
+
+def failing(item: Any) -> Any:
+    if hash64("bad", repr(item)) % 4 == 0:
+        raise ValueError("bad")
+    return "fine", item
+
+
+def all_failing(items: list[Any]) -> list[Any]:
+    return [failing(item) for item in items]
+
+
+def several_failing(item: Any) -> list[Any]:
+    return several(failing(item))
+
+
+HOLE_IT, SKIP_IT = OnError("hole", True), OnError("skip", False)
 
 
 def several(item: Any) -> list[Any]:
@@ -69,6 +91,13 @@ ONE: dict[str, Callable[..., Node]] = {
     "prefetch": lambda p: Prefetch(p, 2),
     "fanout": lambda p: Expand(p, twice, 2),
     "unbatch": lambda p: unbatch(Windows(p, 3)),
+    "workers": lambda p: Map(p, label, workers=2, queue=3),
+    "rng workers": lambda p: Map(p, rolled, rng=True, workers=2),
+    "batches": lambda p: MapBatches(p, labels, 3),
+    "holes of errors": lambda p: Map(p, failing, on_error=HOLE_IT),
+    "workers' holes": lambda p: Map(p, failing, workers=2, on_error=HOLE_IT),
+    "batches' holes": lambda p: MapBatches(p, all_failing, 2, workers=1, queue=5, on_error=HOLE_IT),
+    "fanout's holes": lambda p: Expand(p, lambda item: twice(failing(item)), 2, on_error=HOLE_IT),
 }
 SIZED: dict[str, Callable[..., Node]] = {
     "take": Take,
@@ -94,6 +123,13 @@ STREAM: dict[str, Callable[..., Node]] = {
     "expand": lambda p: Expand(p, several),
     "scan": lambda p: Scan(p, folded, (0, 0)),
     "through": lambda p: Through(p, through),
+    "skips": lambda p: Map(p, failing, on_error=SKIP_IT),
+    "workers' skips": lambda p: Map(p, failing, workers=2, queue=4, on_error=SKIP_IT),
+    "batches' skips": lambda p: MapBatches(p, all_failing, 3, on_error=SKIP_IT),
+    "filter's skips": lambda p: Filter(p, lambda item: kept(failing(item)), on_error=SKIP_IT),
+    "filter's holes": lambda p: Filter(p, lambda item: kept(failing(item)), on_error=HOLE_IT),
+    "expand's skips": lambda p: Expand(p, several_failing, on_error=SKIP_IT),
+    "fanout's skips": lambda p: Expand(p, lambda item: twice(failing(item)), 2, on_error=SKIP_IT),
 }
 STREAM_SEVERAL: dict[str, Callable[..., Node]] = {
     "select": lambda *p: Select(Sequenced([i % len(p) for i in (0, 1, 1, 2, 0) * 6]), *p),
