@@ -34,6 +34,10 @@ class Elementwise(Fallible):
     def ahead(self) -> int:
         return max(self.parents[0].ahead, self.queue)
 
+    @property
+    def total(self) -> int | None:
+        return self.parents[0].total
+
     def identities(self, run: Run, epoch: Epoch, places: Sequence[int]) -> list[int]:
         return self.parents[0].identities(run, epoch, places)
 
