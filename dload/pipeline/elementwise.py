@@ -36,7 +36,8 @@ class Elementwise(Fallible):
 
     @property
     def total(self) -> int | None:
-        return self.parents[0].total
+        leaves_out = self.on_error is not None and self.on_error.skips
+        return None if leaves_out else self.parents[0].total
 
     def identities(self, run: Run, epoch: Epoch, places: Sequence[int]) -> list[int]:
         return self.parents[0].identities(run, epoch, places)
