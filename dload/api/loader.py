@@ -158,6 +158,7 @@ class StepIterator:
         self._ahead = ahead
         self._builder: Builder | None = None
         self.ended = False
+        close_at_exit(self)
 
     def __iter__(self) -> Iterator[Any]:
         return self
@@ -310,7 +311,6 @@ class _Ahead:
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._work, name="dload-steps", daemon=True)
         self._thread.start()
-        close_at_exit(self)
 
     def next(self) -> Step:
         return self._queue.get()

@@ -12,6 +12,7 @@ from typing import Any
 from dload.pipeline.cursors import PlaceCursor, SteadyCursor
 from dload.pipeline.node import HOLE, Cursor, Node, Run
 from dload.pipeline.state import make_state
+from dload.run.at_exit import close_at_exit
 from dload.run.window import ShardWindow
 
 
@@ -111,6 +112,7 @@ def iterate(
     found.top, found.run, found.epoch = top, run, epoch
     found._let_go, found._position, found._elements = let_go, position, elements
     position.start = step
+    close_at_exit(found)
     return found
 
 

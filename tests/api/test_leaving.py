@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 # Torch lets go of the interpreter's lock in C++: a thread that is killed when it takes the lock again unwinds through
 # a destructor, and the whole process aborts.
 PROGRAM = """
@@ -17,16 +19,17 @@ matrix = torch.rand(300, 300)
 def heavy(sample):
     torch.linalg.svd(matrix)
     return sample
-loader = dload.Loader(repo.dataset("x").samples().map(heavy), global_batch=2)
-for step in loader:
-    break
+pipe = repo.dataset("x").samples().map(heavy)
+left = iter(dload.Loader(pipe, global_batch=2) if sys.argv[2] == "loader" else pipe)
+next(left)
 print("done")
 """
 
 
-def test_the_process_ends_well_while_a_thread_is_in_a_users_function(tmp_path: Path) -> None:
+@pytest.mark.parametrize("what", ["loader", "pipeline"])
+def test_the_process_ends_well_while_a_thread_is_in_a_users_function(tmp_path: Path, what: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(tmp_path / "store")],
+        [sys.executable, "-c", PROGRAM, str(tmp_path / "store"), what],
         capture_output=True, text=True, check=False, timeout=120, env={**os.environ, "OMP_NUM_THREADS": "1"},
     )  # fmt: skip
     assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")
