@@ -105,7 +105,7 @@ class PlaceCursor(Cursor):
         while True:
             alone = start < self._careful
             stop = self._chunks[0][0] if self._chunks else min(self._stop, start + (1 if alone else self._size))
-            began = perf_counter()
+            began, streaks = perf_counter(), dict(self._run.failures.streaks)
             try:
                 if self._node.ahead and not alone:
                     stop, items = self._promised()
@@ -119,6 +119,7 @@ class PlaceCursor(Cursor):
             except Exception as error:
                 if self._asked > start:
                     self._go(start)  # back to where it stands: what was asked for ahead is forgotten
+                self._run.failures.streaks = streaks
                 if stop - start > 1:
                     self._careful, self._size = stop, self._least
                     continue

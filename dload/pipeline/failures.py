@@ -142,14 +142,13 @@ class Guard:
     def _count_streak(self, failure: Failed) -> None:
         limit = self.policy.fail_after
         streak = self.failures.streaks.get(self.path, 0) + 1
-        self.failures.streaks[self.path] = streak
         if streak >= limit:
-            self.fine()
             raise TooManyFailuresError(
                 f"{self.label}: {limit} elements in a row failed, the last (key {key_of(failure.item)}, data set "
                 f"{self.data}) with {said(failure.error)}",
                 remedy="mend the function or the data, or raise fail_after",
             ) from failure.error
+        self.failures.streaks[self.path] = streak
 
     @property
     def label(self) -> str:
