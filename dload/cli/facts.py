@@ -29,6 +29,7 @@ def manifest_facts(manifest: Manifest) -> dict[str, Any]:
         "meta": dict(manifest.meta),
         "has_recipe": manifest.recipe is not None,
         "format": manifest.format,
+        "view": manifest.rows is not None,
     }
 
 

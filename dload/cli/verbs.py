@@ -15,6 +15,7 @@ SECTIONS = {
         "commit": "Make a folder of files the latest version of a data set.",
         "append": "Put a folder of files behind the latest version.",
         "import": "Make WebDataset, Parquet, Hugging Face, MDS, JSONL ... data a data set.",
+        "derive": "Run a pipeline once, and store its output for everybody.",
         "copy": "Copy a version to another store.",
     },
     "Read": {
@@ -24,6 +25,7 @@ SECTIONS = {
         "cat": "Print a field of a sample.",
         "recipe": "Print the recipe that a version was made by.",
         "pull": "Bring a version into the cache, or back into a folder of files.",
+        "export": "Write a version as WebDataset, Parquet, MDS, JSONL or files.",
         "cache": "Look after the local cache.",
     },
     "History": {

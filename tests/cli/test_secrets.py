@@ -71,6 +71,7 @@ def shell(
     (work / "data").mkdir(parents=True)
     for number in range(5):
         (work / "data" / f"{number}.txt").write_text(f"text {number}")
+    (work / "made.py").write_text("def pipe(repo):\n    return repo.dataset('birds').samples()\n")
     monkeypatch.chdir(work)
     monkeypatch.setattr(logging.getLogger("dload"), "handlers", [])
     loader = botocore.loaders.create_loader()  # reading its models anew for each client is most of what a verb costs
@@ -101,6 +102,7 @@ COMMANDS = [
     "copy birds --to other",
     "cache status",
     "verify --all --read-data",
+    "derive made:pipe shouted --workers 1",
     "revert birds {first}",
     "rm birds@{last} --yes",
     "undo birds",
