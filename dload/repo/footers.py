@@ -4,20 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from dload.errors import IntegrityError, PackFormatError
 from dload.manifest import ShardInfo
 from dload.pack import TRAILER_SIZE, ShardIndex
 from dload.repo import keys
 from dload.repo.parallel import ordered
 from dload.store.base import Store
 
+_TRIES = 3  # the damage may be the network's
 _GUESS = 1 << 16  # bytes to ask for where the index's size isn't known: the indexes of most small shards fit
 
 
 def read_index(store: Store, shard: ShardInfo) -> ShardIndex:
     """A shard's index: one ranged GET where the manifest tells its size (format 2), else up to two.
 
-    Raises NotFoundError; PackFormatError or IntegrityError where the shard is damaged.
+    Raises NotFoundError; PackFormatError or IntegrityError where the shard is damaged, three times in a row.
     """
+    for left in reversed(range(_TRIES)):
+        try:
+            return _read(store, shard)
+        except (PackFormatError, IntegrityError):
+            if not left:
+                raise
+    raise AssertionError("unreachable")
+
+
+def _read(store: Store, shard: ShardInfo) -> ShardIndex:
     key, name = keys.shard_key(shard.digest), shard.digest
     want = _GUESS if shard.index_size is None else shard.index_size + TRAILER_SIZE
     want = max(1, min(shard.size, want))

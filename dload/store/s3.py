@@ -28,6 +28,7 @@ import botocore
 import botocore.exceptions as boto_errors
 from botocore.config import Config
 from botocore.parsers import ResponseParserError
+from urllib3.exceptions import HTTPError  # what botocore lets pass when the body of a reply breaks off
 
 from dload.errors import (
     IntegrityError,
@@ -41,9 +42,9 @@ from dload.store.base import Body, ObjectInfo, check_key, check_prefix
 from dload.store.conditions import EtagForm, condition, probe, recall, remember
 from dload.store.file_slice import FileSlice
 from dload.store.retrying import Backoff
-from dload.store.s3_errors import Refusal, Request, no_credentials, refused
+from dload.store.s3_errors import Refusal, Request, cause, no_credentials, refusal_in, refused
 from dload.store.s3_names import check_bucket, check_endpoint, check_store_prefix, is_aws, without_userinfo
-from dload.store.s3_replies import bare, content_range, reply_time
+from dload.store.s3_replies import bare, content_range, is_md5, reply_time
 from dload.store.s3_upload import Upload, uploads
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ _NO_CONNECTION = (
 )  # fmt: skip
 _BROKEN = (
     boto_errors.HTTPClientError, boto_errors.IncompleteReadError, boto_errors.ResponseStreamingError,
-    boto_errors.SSLError,
+    boto_errors.SSLError, HTTPError,
 )  # fmt: skip
 
 
@@ -115,6 +116,7 @@ class S3Store:
         self._backoff = backoff or Backoff()
         self._form: EtagForm | None = None
         self._answered = False
+        self._has_md5 = True  # until one is seen: whether the ETag of a small object is its MD5
         self._begin_process()
 
     def _begin_process(self) -> None:
@@ -142,6 +144,17 @@ class S3Store:
 
     # ---- reading
     def get(self, key: str) -> Body:
+        body = self._get(key)
+        if self._has_md5 and not is_md5(body):
+            again = self._get(key)
+            self._has_md5 = again.data != body.data
+            if self._has_md5 and not is_md5(again):
+                what = f"its ETag is {again.etag}, the bytes that came have another MD5, and other ones each time"
+                raise self._request("read", key).failed(UnavailableError, what, "check the network, or try again later")
+            return again
+        return body
+
+    def _get(self, key: str) -> Body:
         with self._errors("read", key), self._open(key, None) as reply:
             return Body(reply["Body"].read(), bare(reply["ETag"]), reply["LastModified"].timestamp())
 
@@ -179,9 +192,9 @@ class S3Store:
         try:
             with self._errors("look at", key):
                 reply = self._client.head_object(Bucket=self._bucket, Key=self._full(key))
+                return ObjectInfo(key, reply["ContentLength"], bare(reply["ETag"]), reply["LastModified"].timestamp())
         except NotFoundError:
             return None
-        return ObjectInfo(key, reply["ContentLength"], bare(reply["ETag"]), reply["LastModified"].timestamp())
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         for found in self._found(check_prefix(prefix)):
@@ -300,13 +313,14 @@ class S3Store:
         ranged: Any = {"Range": wanted} if wanted else {}
         reply = self._client.get_object(Bucket=self._bucket, Key=self._full(key), **ranged)
         with closing(reply["Body"]):
+            _ = reply["ETag"]  # else it is the page of something in between
             yield reply
 
     def _size_by_range(self, reply: GetObjectOutputTypeDef, key: str, start: int) -> int:
         """The size of the whole object, by a reply that must begin where it was asked to."""
         found = content_range(reply)
         if found is None or found.first != start:
-            what = f"asked for a range, the store gave {reply.get('ContentRange', 'the whole')}"
+            what = f"asked for the bytes from {start}, the store gave {reply.get('ContentRange', 'the whole')}"
             raise self._request("read", key).failed(RemoteError, what)
         return found.size
 
@@ -335,7 +349,9 @@ class S3Store:
 
     def _page(self, prefix: str, **more: Any) -> ListObjectsV2OutputTypeDef:
         with self._errors("list", prefix):
-            return self._client.list_objects_v2(Bucket=self._bucket, Prefix=self._prefix + prefix, **more)
+            page = self._client.list_objects_v2(Bucket=self._bucket, Prefix=self._prefix + prefix, **more)
+            _ = page["IsTruncated"]  # else it is the reply of something that isn't S3
+            return page
 
     def _found(self, prefix: str) -> Iterator[ObjectInfo]:
         for page in self._pages(prefix):
@@ -441,29 +457,29 @@ class S3Store:
             yield
         except boto_errors.ClientError as error:
             self._answered = True
-            raise refused(self._request(operation, key), _refusal(error)) from error
-        except boto_errors.BotoCoreError as error:
+            raise refused(self._request(operation, key), refusal_in(error.response)) from error
+        except (boto_errors.BotoCoreError, HTTPError) as error:
             raise self._failed(self._request(operation, key), error) from error
-        except ResponseParserError as error:
+        except (ResponseParserError, KeyError) as error:  # no XML where that is due, no ETag, no end of a list
             what = "the reply makes no sense; something between here and the store may have answered in its place"
             raise self._request(operation, key).failed(UnavailableError, what, "check the endpoint") from error
         self._answered = True
 
-    def _failed(self, request: Request, error: boto_errors.BotoCoreError) -> RemoteError:
+    def _failed(self, request: Request, error: boto_errors.BotoCoreError | HTTPError) -> RemoteError:
         """The exception for a request that got no reply, or no whole one."""
         if isinstance(error, _NO_CREDENTIALS):
-            return no_credentials(request, f"the credentials can't be used: {_cause(error)}")
+            return no_credentials(request, f"the credentials can't be used: {cause(error)}")
         if isinstance(error, boto_errors.SSLError) and "certificate" in str(error).lower():
             remedy = "check the endpoint; for a certificate of your own, set AWS_CA_BUNDLE"
-            return request.failed(RemoteError, f"its certificate isn't trusted: {_cause(error)}", remedy)
+            return request.failed(RemoteError, f"its certificate isn't trusted: {cause(error)}", remedy)
         if isinstance(error, _NO_CONNECTION):
-            what = f"the endpoint can't be reached: {_cause(error)}"
+            what = f"the endpoint can't be reached: {cause(error)}"
             remedy = "check the endpoint's URL and the network"
             return request.failed(UnavailableError, what, remedy, answered=self._answered)
         if isinstance(error, _BROKEN):
             what = f"the connection broke off or stalled ({type(error).__name__})"
             return request.failed(UnavailableError, what, "check the network, or try again later")
-        return request.failed(RemoteError, _cause(error))
+        return request.failed(RemoteError, cause(error))
 
 
 # The stores of this process, for the child that a fork makes: a client's connections can't be shared.
@@ -476,22 +492,6 @@ def _forget_connections() -> None:
 
 
 os.register_at_fork(after_in_child=_forget_connections)
-
-
-def _cause(error: Exception) -> str:
-    """The innermost reason in one line: client libraries wrap it several times over."""
-    inner: Any = getattr(error, "kwargs", {}).get("error", error)
-    text = str(getattr(inner, "reason", None) or inner)
-    return " ".join(text.split()).rpartition("a new connection: ")[2][:200]
-
-
-def _refusal(error: boto_errors.ClientError) -> Refusal:
-    reply = error.response
-    status = reply["ResponseMetadata"]["HTTPStatusCode"]
-    found: Any = reply.get("Error", {})
-    headers = reply["ResponseMetadata"].get("HTTPHeaders", {})
-    region = found.get("Region") or headers.get("x-amz-bucket-region")
-    return Refusal(status, found.get("Code") or str(status), found.get("Message") or "", region)
 
 
 def _add_md5(params: dict[str, Any], **_: Any) -> None:

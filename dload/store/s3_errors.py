@@ -3,6 +3,7 @@ what to do about it. Knows the codes of the protocol and no client library."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,6 +67,21 @@ class Refusal:
     code: str
     text: str = ""
     region: str | None = None
+
+
+def refusal_in(reply: Mapping[str, Any]) -> Refusal:
+    """What a server's reply refuses, as the client has parsed it."""
+    status = reply["ResponseMetadata"]["HTTPStatusCode"]
+    found = reply.get("Error", {})
+    region = found.get("Region") or reply["ResponseMetadata"].get("HTTPHeaders", {}).get("x-amz-bucket-region")
+    return Refusal(status, found.get("Code") or str(status), found.get("Message") or "", region)
+
+
+def cause(error: Exception) -> str:
+    """The innermost reason in one line: client libraries wrap it several times over."""
+    inner: Any = getattr(error, "kwargs", {}).get("error", error)
+    text = str(getattr(inner, "reason", None) or inner)
+    return " ".join(text.split()).rpartition("a new connection: ")[2][:200]
 
 
 def refused(request: Request, refusal: Refusal) -> RemoteError:

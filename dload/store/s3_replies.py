@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import email.utils
+import hashlib
 import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
+
+from dload.store.base import Body
 
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
 
@@ -30,6 +33,12 @@ def reply_time(reply: Mapping[str, Any]) -> float | None:
         return email.utils.parsedate_to_datetime(reply["ResponseMetadata"]["HTTPHeaders"]["date"]).timestamp()
     except (KeyError, ValueError):
         return None
+
+
+def is_md5(body: Body) -> bool:
+    """Whether an object's ETag is the MD5 of its bytes, as where a server neither got it in parts nor encrypts it; or
+    can't be one."""
+    return len(body.etag) != 32 or hashlib.md5(body.data, usedforsecurity=False).hexdigest() == body.etag
 
 
 def bare(etag: str) -> str:

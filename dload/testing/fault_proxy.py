@@ -38,6 +38,30 @@ class Status:
 
 
 @dataclass(frozen=True)
+class Page:
+    """The server isn't asked; this text comes as if all were well, as from a login page or a gateway in between."""
+
+    text: str = "<!DOCTYPE html><html><body>Please log in</body></html>"
+    kind: str = "text/html"
+
+
+@dataclass(frozen=True)
+class Shifted:
+    """The reply says that its range begins a byte later than was asked for."""
+
+
+@dataclass(frozen=True)
+class Longer:
+    """The reply's body has a byte more, and the reply says so."""
+
+
+@dataclass(frozen=True)
+class Swapped:
+    """The reply is the last one that this method got for another path, headers and all; as it should be where there was
+    none."""
+
+
+@dataclass(frozen=True)
 class Cut:
     """The connection closes after this much of the reply's body (a number of bytes, or a fraction of it)."""
 
@@ -85,7 +109,10 @@ class LostReply:
     """The server does what it is asked; its reply never arrives."""
 
 
-Fault = Status | Cut | Reset | Stall | Short | Flip | Slow | LostReply
+Fault = Status | Page | Shifted | Longer | Swapped | Cut | Reset | Stall | Short | Flip | Slow | LostReply
+
+
+_Whole = tuple[int, dict[str, str], bytes]  # status, headers, body
 
 
 @dataclass(frozen=True)
@@ -129,6 +156,7 @@ class FaultProxy:
         self._lock = threading.Lock()
         self._rules: list[_Rule] = []
         self._seen: list[Seen] = []
+        self._replies: dict[tuple[str, str], _Whole] = {}
         self._server = _Server(self)
 
     @property
@@ -191,6 +219,13 @@ class FaultProxy:
                     return rule.fault
         return None
 
+    def swap(self, method: str, path: str, reply: _Whole) -> _Whole:
+        """Note a reply, and give the last one that another path got."""
+        with self._lock:
+            others = [found for (how, where), found in self._replies.items() if how == method and where != path]
+            self._replies[method, path] = reply
+        return others[-1] if others else reply
+
 
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
@@ -228,7 +263,12 @@ class _Handler(BaseHTTPRequestHandler):
         fault = self.server.proxy.choose(Seen(self.command, urllib.parse.unquote(parts.path), parts.query))
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         if isinstance(fault, Status):
-            self._refuse(fault)
+            text = f"<Error><Code>{fault.code}</Code><Message>by plan</Message></Error>"
+            self._reply(fault.status, {"Content-Type": "application/xml"}, text.encode())
+        elif isinstance(fault, Page):
+            self._reply(200, {"Content-Type": fault.kind}, fault.text.encode())
+        elif isinstance(fault, Shifted | Longer | Swapped):
+            self._lie(self._ask(body), fault)
         elif fault == Reset(0):
             self._reset()
         else:
@@ -241,14 +281,27 @@ class _Handler(BaseHTTPRequestHandler):
 
     do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = _pass_on
 
-    def _refuse(self, fault: Status) -> None:
-        text = f"<Error><Code>{fault.code}</Code><Message>by plan</Message></Error>".encode()
-        self.send_response(fault.status)
-        self.send_header("Content-Type", "application/xml")
-        self.send_header("Content-Length", str(len(text)))
+    def _reply(self, status: int, headers: dict[str, str], body: bytes) -> None:
+        self.send_response_only(status)
+        for name, value in {"Date": self.date_time_string(), "Content-Length": str(len(body)), **headers}.items():
+            self.send_header(name, value)
         self.end_headers()
         if self.command != "HEAD":
-            self.wfile.write(text)
+            self.wfile.write(body)
+
+    def _lie(self, reply: http.client.HTTPResponse, fault: Shifted | Longer | Swapped) -> None:
+        """A whole reply, but not the right one."""
+        status, body = reply.status, reply.read()
+        headers = {name: value for name, value in reply.headers.items() if name.lower() not in _HOP}
+        if isinstance(fault, Longer):
+            body += b"?"
+        elif isinstance(fault, Shifted):
+            moved = re.sub(r"bytes (\d+)", lambda found: f"bytes {int(found[1]) + 1}", headers.get("Content-Range", ""))
+            headers["Content-Range"] = moved
+        else:
+            path = urllib.parse.urlsplit(self.path).path
+            status, headers, body = self.server.proxy.swap(self.command, path, (status, headers, body))
+        self._reply(status, headers, body)
 
     def _ask(self, body: bytes) -> http.client.HTTPResponse:
         if self._far is None:
@@ -276,6 +329,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(at if isinstance(fault, Short) else size))
         self.end_headers()
         if self.command == "HEAD":
+            reply.read()  # nothing; else the connection wouldn't take the next request
             return
         if isinstance(fault, Flip):
             for block in _flipped(blocks, at):
