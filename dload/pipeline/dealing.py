@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 from dload.errors import ConfigError
@@ -12,7 +14,7 @@ from dload.pipeline.cursors import PlaceCursor, SteadyCursor
 from dload.pipeline.elementwise import Elementwise
 from dload.pipeline.lanes import Grid, Lane
 from dload.pipeline.node import Node, finite
-from dload.pipeline.order import drop_window
+from dload.pipeline.order import left_out
 from dload.pipeline.places import LanePlaces, PickedPlaces, Places, places_of
 from dload.pipeline.reorder import Repeat, Shuffle, passes_of
 from dload.pipeline.running import Cursor, Epoch, Need, Run
@@ -187,9 +189,9 @@ class _Epochs(Repeat):
 
 
 class _WholeSteps(Node):
-    """An epoch of whole steps: so many consecutive places are left out that the rest divides by `batch`. They begin at
-    a place that is drawn for each epoch where the top is a shuffle (under element-wise nodes only), else they are the
-    last."""
+    """An epoch of whole steps: so many places are left out that the rest divides by `batch`. Where the top is a shuffle
+    (under element-wise nodes only) each home leaves out some in a row, from a place that is drawn for each epoch; else
+    they are the last."""
 
     kind = "whole_steps"
 
@@ -205,21 +207,26 @@ class _WholeSteps(Node):
     def length(self) -> int | None:
         return self._each - self._each % self._batch
 
-    def window(self, run: Run, epoch: Epoch) -> tuple[int, int]:
-        """What is left out: the first place, and how many."""
-        seed = 0 if self._shuffle is None else run.seed_of(self._shuffle)
-        return drop_window(seed, epoch, self._each, self._batch, self._shuffle is not None)
+    def _kept(self, run: Run, epoch: Epoch) -> tuple[list[int], list[int]]:
+        """From which places on more of the parent's are left out before; and how many are, up to the first of these,
+        between each two, and from the last on."""
+        begins, before = [], [0]
+        if self._shuffle is not None:
+            seed = run.seed_of(self._shuffle)
+            for first, count in left_out(seed, epoch, self._each, self._batch, run.homes):
+                begins.append(first - before[-1])
+                before.append(before[-1] + count)
+        return begins, before
 
     def _below(self, run: Run, epoch: Epoch, places: Sequence[int]) -> Sequence[int]:
         if self._shuffle is None or not places:
             return places
-        first, count = self.window(run, epoch)
+        begins, before = self._kept(run, epoch)
         if isinstance(places, range) and places.step == 1:
-            if places.stop <= first:
-                return places
-            if places.start >= first:
-                return range(places.start + count, places.stop + count)
-        return [place if place < first else place + count for place in places]
+            moved = before[bisect_right(begins, places.start)]
+            if moved == before[bisect_right(begins, places.stop - 1)]:
+                return range(places.start + moved, places.stop + moved)
+        return [place + before[bisect_right(begins, place)] for place in places]
 
     def fetch(self, run: Run, epoch: Epoch, places: Sequence[int]) -> list[Any]:
         return self._top.fetch(run, epoch, self._below(run, epoch, places))
@@ -239,12 +246,11 @@ class _WholeSteps(Node):
         return None if woven is None else woven._replace(rows=self.length)
 
     def demand(self, run: Run, epoch: Epoch, start: int, stop: int) -> Iterator[Need]:
-        first, count = self.window(run, epoch)
+        begins, before = self._kept(run, epoch)
         assert self.length is not None
-        stop = min(stop, self.length)
-        if start < min(first, stop):
-            yield from self._top.demand(run, epoch, start, min(first, stop))
-        start = max(first, start)
-        if start < stop:
-            for need in self._top.demand(run, epoch, start + count, stop + count):
-                yield Need(need.first - count, need.last - count, need.source, need.shard)
+        borders = [0, *begins, self.length]
+        for (low, high), count in zip(pairwise(borders), before, strict=True):
+            first, last = max(low, start), min(high, stop)
+            if first < last:
+                for need in self._top.demand(run, epoch, first + count, last + count):
+                    yield Need(need.first - count, need.last - count, need.source, need.shard)

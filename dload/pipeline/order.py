@@ -14,7 +14,8 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from itertools import accumulate
+from functools import lru_cache
+from itertools import accumulate, pairwise
 from math import ceil, inf, sqrt
 from random import Random
 from typing import Any, Protocol
@@ -36,15 +37,18 @@ def home_starts(homes: int, length: int) -> list[int]:
     return [home * length // homes for home in range(homes + 1)]
 
 
-def drop_window(seed: int, epoch: tuple[int, ...], length: int, batch: int, shuffled: bool) -> tuple[int, int]:
-    """The places that an epoch of whole batches leaves out: (first, count), count being length % batch.
+@lru_cache(64)
+def left_out(seed: int, epoch: tuple[int, ...], length: int, batch: int, homes: int) -> tuple[tuple[int, int], ...]:
+    """The places that an epoch of whole batches under a shuffle leaves out, as stretches (first, count) in order; they
+    are length % batch in all. `homes` divides `batch`.
 
-    Under a shuffle they begin at a place drawn for each epoch, otherwise they are the last. Slot g of the epoch then
-    reads place g below `first`, and g + count from there on.
+    Each home leaves out its own, from a place drawn for each epoch, so that all keep equally many: then no lane, which
+    is a slice of what is kept, reads of another home.
     """
-    count = length % batch
-    kept = length - count
-    return (hash64(seed, epoch, "drop") % (kept + 1) if shuffled else kept), count
+    borders = home_starts(homes, length)
+    each = (length - length % batch) // homes
+    place = hash64(seed, epoch, "drop") % (each + 1)
+    return tuple((first + place, stop - first - each) for first, stop in pairwise(borders) if stop - first > each)
 
 
 class _Window(Protocol):

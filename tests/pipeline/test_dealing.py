@@ -18,7 +18,7 @@ from dload.pipeline.group import Expand, Filter, Windows
 from dload.pipeline.lanes import Grid, Lane
 from dload.pipeline.mix import Mix
 from dload.pipeline.node import Node
-from dload.pipeline.order import drop_window
+from dload.pipeline.order import left_out
 from dload.pipeline.places import LanePlaces
 from dload.pipeline.reorder import Repeat, Shuffle, Skip, Take
 from dload.pipeline.sources import RandomStream, Sequenced
@@ -117,10 +117,10 @@ def expected(make: Callable[[], Node], grid: Grid, ends: str, epoch: int, steps:
     assert length is not None
     if ends == "drop" and shuffled(node) is not None:
         run, _ = make_run(node)
-        place, count = drop_window(run.seed_of(shuffled(node)), (epoch,), length, B, True)  # type: ignore[arg-type]
         items = elements(node, epoch)
-        assert count == length % B
-        items = items[:place] + items[place + count :]
+        for place, count in left_out(run.seed_of(shuffled(node)), (epoch,), length, B, 1):  # type: ignore[arg-type]
+            assert count == length % B
+            items = items[:place] + items[place + count :]
         found = pieces(range(len(items)), lambda row: grid.where(*divmod(row, B))[0], items)
     else:
         found = dealt(node, epoch, 0, length - length % B if ends == "drop" else length, grid)
