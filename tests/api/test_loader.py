@@ -43,6 +43,11 @@ def repo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Repository]:
         yield repo
 
 
+def part(repo: Repository) -> dload.Dataset:
+    """A view: two thirds of the samples, over all shards."""
+    return repo.dataset("speech").split({"train": 2 / 3})["train"]
+
+
 KINDS: dict[str, Callable[[Repository], Pipeline]] = {
     "plain": lambda repo: repo.dataset("speech").samples().map(key_of),
     "shuffled": lambda repo: repo.dataset("speech").samples().shuffle(60, seed=3).map(key_of),
@@ -54,6 +59,7 @@ KINDS: dict[str, Callable[[Repository], Pipeline]] = {
         [repo.dataset("speech").samples().shuffle(20, seed=1), repo.dataset("noise").samples().shuffle(9, seed=2)],
         [3, 1], seed=4, until="cycle",
     ).map(key_of),
+    "view": lambda repo: part(repo).samples().shuffle(60, seed=3).map(key_of),
     "repeated": lambda repo: repo.dataset("noise").samples().shuffle(20, seed=5).repeat(3).map(key_of),
 }  # fmt: skip
 

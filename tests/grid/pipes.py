@@ -19,6 +19,11 @@ def keep(key: str) -> bool:
     return random.Random(key).random() < 2 / 3
 
 
+def part(repo: Repository) -> dload.Dataset:
+    """A view: two thirds of the samples, over all shards."""
+    return repo.dataset("numbers").split({"train": 2 / 3})["train"]
+
+
 KINDS: dict[str, Callable[[Repository], Pipeline]] = {
     "plain": lambda repo: repo.dataset("numbers").samples().map(key_of),
     "shuffled": lambda repo: repo.dataset("numbers").samples().shuffle(60, seed=3).map(key_of),
@@ -27,5 +32,6 @@ KINDS: dict[str, Callable[[Repository], Pipeline]] = {
         [repo.dataset("numbers").samples().shuffle(20, seed=1), repo.dataset("noise").samples().shuffle(9, seed=2)],
         [3, 1], seed=4, until="cycle",
     ).map(key_of),
+    "view": lambda repo: part(repo).samples().shuffle(60, seed=3).map(key_of),
     "filtered": lambda repo: repo.dataset("numbers").samples().shuffle(40, seed=2).map(key_of).filter(keep),
 }  # fmt: skip
