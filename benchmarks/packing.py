@@ -1,6 +1,6 @@
 """How fast documents of tokens become blocks once the shards are in the cache; beside LanceDB's streaming loader.
 
-    python benchmarks/packing.py [--quick] [--lancedb PYTHON]
+    python benchmarks/packing.py [--quick] [--rounds N] [--lancedb PYTHON]
 
 1,000,000 documents (--quick: 50,000) of 50 to 1,500 int32 tokens, packed into blocks of 2,048: joined and cut where
 they are known beforehand (planned), in a stream behind a filter, and planned behind a shuffle; whole documents by first
@@ -110,9 +110,10 @@ def run(python: str, code: str, count: int, folder: Path) -> dict[str, list[floa
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="50,000 documents, one round")
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--lancedb", metavar="PYTHON", help="an interpreter that has LanceDB and torch")
     args = parser.parse_args()
-    count, rounds = (50_000, 1) if args.quick else (1_000_000, 3)
+    count, rounds = (50_000, 1) if args.quick else (1_000_000, args.rounds)
     systems = {"dload": (sys.executable, OURS)} | ({"lancedb": (args.lancedb, LANCEDB)} if args.lancedb else {})
     results: dict[str, list[dict[str, list[float]]]] = {name: [] for name in systems}
     with tempfile.TemporaryDirectory(prefix="dload-benchmark-") as folder:

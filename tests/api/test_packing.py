@@ -60,9 +60,20 @@ INDEXED: dict[str, Callable[[Repository], Pipeline]] = {
     "best fit": lambda repo: packed(repo.dataset("docs").samples(), dtype="int32", mode="best_fit"),
     "so many": lambda repo: packed(repo.dataset("docs").samples(), dtype="int32", blocks_per_epoch=100),
 }
+
+
+def in_part(sample: Sample) -> Any:
+    if int(sample[0][1:]) % 7 == 2:
+        raise ValueError("a bad row")
+    return decoded(sample)
+
+
 STREAMED: dict[str, Callable[[Repository], Pipeline]] = {
     "concat": lambda repo: packed(repo.dataset("docs").samples().shuffle(30, seed=1).filter(some).map(decoded)),
     "first fit": lambda repo: packed(repo.dataset("docs").samples().map(decoded), mode="first_fit", seed=1),
+    "rows skipped": lambda repo: packed(repo.dataset("docs").samples().map(in_part, on_error="skip"), mode="best_fit"),
+    "holes": lambda repo: packed(repo.dataset("docs").samples().filter(some, holes=True).map(decoded)),
+    "on threads": lambda repo: packed(repo.dataset("docs").samples().map(decoded, workers=2, queue=4)),
     "so many": lambda repo: packed(
         repo.dataset("docs").samples().map(decoded), mode="best_fit", blocks_per_epoch=96
     ).map(plain),

@@ -236,6 +236,14 @@ def test_a_window_and_a_document_are_read_again_and_no_more() -> None:
     )  # fmt: skip
 
 
+def test_a_packed_filtered_shuffled_stream_reads_the_window_and_a_document_again() -> None:
+    docs = numbered([7] * 150)
+    restores_everywhere(
+        lambda: pack(Filter(Shuffle(Streamed(made(docs, large=True)), 8, 3), bool), 20, dtype="int32"),
+        again=64 + 8 + 1, most=100,  # a shuffle without places remembers every 64th element
+    )  # fmt: skip
+
+
 def test_states_hold_no_tokens() -> None:
     docs = numbered([1000] * 3)
     for mode in MODES:
