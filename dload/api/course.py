@@ -11,6 +11,7 @@ from dload.errors import ConfigError, InfeasiblePipelineError
 from dload.pipeline.dealing import Deal
 from dload.pipeline.lanes import Grid, Lane
 from dload.pipeline.node import Node, Rows, Run, paths_of
+from dload.pipeline.plain import exported
 from dload.pipeline.state import check_state, make_state
 from dload.plan import check
 from dload.run.ranks import nodes_of, rank_and_world
@@ -22,12 +23,13 @@ Plan = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """What is left of an epoch, for whoever builds its steps: a rank's rows of step `step` and of those behind it."""
+    """What is left of an epoch, for whoever builds its steps: a rank's rows of steps `step` to `last` - 1."""
 
     plan: Plan
     rows: range
     epoch: int
     step: int
+    last: int | None  # None: it has no end, or nobody knows it
     states: LaneStates
     ahead: int  # shards that each cursor fetches beyond those that are being read
 
@@ -126,7 +128,7 @@ class Course:
         lanes = None
         if not self.top.indexed:
             own = self.lanes()
-            lanes = [[own.start, own.stop - 1, [self.states.get(lane) for lane in own]]]
+            lanes = exported([[own.start, own.stop - 1, [self.states.get(lane) for lane in own]]])
         return make_state(self.top, dict(self.plan), self.epoch, self.step, lanes)
 
     def load(self, state: dict[str, Any]) -> None:
@@ -187,7 +189,7 @@ class Course:
 
     def rest(self, ahead: int) -> Assignment:
         """What is left of this epoch."""
-        return Assignment(dict(self.plan), self.rows, self.epoch, self.step, dict(self.states), ahead)
+        return Assignment(dict(self.plan), self.rows, self.epoch, self.step, self.steps, dict(self.states), ahead)
 
     def commit(self, step: Step) -> None:
         """Stand behind a step."""

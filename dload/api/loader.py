@@ -109,6 +109,7 @@ class StepLoader(ABC):
             reader = course.rest(0).reader(course.top, window)
             for _ in range(steps):
                 course.commit(reader.read())
+            reader.close()
         finally:
             window.close()
 
@@ -280,7 +281,7 @@ class Loader(StepLoader):
 
     def _builder(self, assignment: Assignment) -> Builder:
         built = _Inline(self._course.top, assignment, self._collate)
-        return _Ahead(built, self._course.steps) if self._threads else built
+        return _Ahead(built, assignment.last) if self._threads else built
 
 
 class _Inline:
@@ -294,8 +295,9 @@ class _Inline:
         return self._reader.built()
 
     def stop(self) -> None:
-        """End a wait for a shard, from another thread."""
+        """End a wait for a shard or a function, from another thread."""
         self._window.close()
+        self._reader.stop()
 
     def close(self) -> None:
         self.stop()
@@ -305,8 +307,8 @@ class _Inline:
 class _Ahead:
     """Has steps built on a thread, before they are asked for."""
 
-    def __init__(self, inline: _Inline, steps: int | None) -> None:
-        self._inline, self._steps = inline, steps
+    def __init__(self, inline: _Inline, last: int | None) -> None:
+        self._inline, self._last = inline, last
         self._queue: queue.Queue[Step] = queue.Queue(_AHEAD)
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._work, name="dload-steps", daemon=True)
@@ -319,7 +321,7 @@ class _Ahead:
         going_on = True
         while going_on and not self._closed.is_set():
             step = self._inline.next()
-            going_on = step.error is None and (self._steps is None or step.number + 1 < self._steps)
+            going_on = step.error is None and (self._last is None or step.number + 1 < self._last)
             while not self._closed.is_set():
                 try:
                     self._queue.put(step, timeout=0.1)

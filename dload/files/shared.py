@@ -9,10 +9,11 @@ queue, a file) has bytes of its own, all zero.
 from __future__ import annotations
 
 import fcntl
+import mmap
 import os
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -30,16 +31,17 @@ os.register_at_fork(after_in_child=_new_lock)
 
 
 class SharedBytes:
-    """`size` bytes, all zero at first. Read and write them while nobody else does: in `alone()`."""
+    """`size` bytes, all zero at first; a write behind their end makes them more. Read and write them while nobody else
+    does: in `alone()`."""
 
     def __init__(self, size: int) -> None:
         self.size = size
         self._descriptor = _anonymous_file(size)
 
-    def __del__(self) -> None:
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:  # `os` may be gone when the interpreter ends
         descriptor, self._descriptor = getattr(self, "_descriptor", -1), -1
         if descriptor >= 0:
-            os.close(descriptor)
+            close(descriptor)
 
     def __reduce__(self) -> tuple[Any, ...]:
         from multiprocessing import context, reduction
@@ -53,6 +55,13 @@ class SharedBytes:
 
     def write(self, data: bytes, at: int = 0) -> None:
         os.pwrite(self._descriptor, data, at)
+
+    def mapped(self, size: int) -> mmap.mmap:
+        """All bytes as memory, which all processes see; at least `size`. Its slices may be read and written while
+        nobody else has to do with them."""
+        if os.fstat(self._descriptor).st_size < size:
+            os.ftruncate(self._descriptor, size)
+        return mmap.mmap(self._descriptor, 0)
 
     @contextmanager
     def alone(self) -> Iterator[None]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
+from dload.pipeline.cursors import applied
 from dload.pipeline.dealing import Deal
 from dload.pipeline.running import HOLE, Cursor, Run
 
@@ -62,8 +63,9 @@ class StepReader:
 
     def read(self) -> Step:
         """The next step; it isn't whole where lanes run dry."""
-        number, states = self.step, dict[int, Any]()
+        number = self.step
         rows: list[Any] = []
+        states: LaneStates = {}
         for column, offsets in self._columns:
             lane = self._deal.lane(column, number, self._epoch)
             cursor = self._cursors.get(lane)
@@ -73,7 +75,7 @@ class StepReader:
                 rows += islice(cursor, len(offsets))
             else:
                 rows += list(islice(cursor, self._deal.grid.c))[offsets.start : offsets.stop]
-                states[lane] = cursor.get_state()
+                states[lane] = cursor.standing()
         self.step += self._stride
         return self._made(number, rows, states)
 
@@ -94,7 +96,7 @@ class StepReader:
         valid = [True] * len(kept)
         if padding:
             valid = [at not in padding for at, row in zip(self._rows, rows, strict=False) if row is not HOLE]
-        item = self._collate(kept) if self._collate is not None and whole and kept else kept
+        item = applied(self._collate, kept) if self._collate is not None and whole and kept else kept
         return Step(number, item, whole, valid, len(rows) - len(kept), states)
 
     def _open(self, lane: int, offsets: range) -> Cursor:
@@ -107,7 +109,12 @@ class StepReader:
             cursor.reset(self._states.get(lane))
         return cursor
 
+    def stop(self) -> None:
+        """End a wait for the threads of functions, from another thread."""
+        self._run.workers.close()
+
     def close(self) -> None:
-        """Let go of what was fetched ahead."""
+        """Let go of what was fetched ahead, and of threads."""
+        self.stop()
         for cursor in self._cursors.values():
             cursor.close()

@@ -1,4 +1,4 @@
-"""Pipelines for PyTorch. Needs the extra `torch`."""
+"""Pipelines as data sets of torch's own DataLoader."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def as_iterable_dataset(
 
     With `batch_size=None` a pipeline that has places (no filter and the like) comes in the same order for any number of
     workers. With `batch_size=b` each worker makes batches of its own rows, so batches depend on their number: batch in
-    the pipeline instead. To resume in the middle of an epoch use `dload.Loader`.
+    the pipeline instead. To resume in the middle of an epoch use `StreamLoader`.
 
     Raises ConfigError where ranks and pipeline don't go together; iterating raises InfeasiblePipelineError where it
     doesn't fit.
