@@ -69,39 +69,36 @@ class Failures:
     """What was left out in this process: counted, and the first of it listed."""
 
     def __init__(self) -> None:
+        self.rows = 0
+        """How many elements were left out."""
         self.listed: list[dict[str, str]] = []
         """Of the first: the node, the data set, the element's key, the error."""
         self.streaks: dict[str, int] = {}
         """Failures in a row, by the node's path."""
-        self._passes: dict[Hashable, tuple[int, int]] = {}  # of a pass: the last position left out, how many were
+        self._passes: dict[Hashable, int] = {}  # how far a pass has come, as to what it leaves out
         self._recent: dict[Hashable, None] = {}
-        self._others = 0
 
-    @property
-    def rows(self) -> int:
-        """How many elements were left out; with those before the state that a pass went on from."""
-        return self._others + sum(count for _, count in list(self._passes.values()))
-
-    def counted(self, key: Hashable, position: int, count: int) -> bool:
-        """A pass has left out the element at a position, its `count`th. Says whether that is news: a pass may go over
-        the same elements again."""
-        last, _ = self._passes.get(key, (-1, 0))
-        if position > last:
-            self._passes[key] = position, count
-        return position > last
+    def passed(self, key: Hashable, position: int) -> bool:
+        """A pass has left out the element at a position. Says whether that is news: a pass may go over the same
+        elements again."""
+        if position <= self._passes.get(key, -1):
+            return False
+        self._passes[key] = position
+        return True
 
     def is_news(self, failed: Failed) -> bool:
-        """Whether this failure wasn't counted before; now it is."""
+        """Whether this failure was unknown before; now it is known."""
         if failed.where is not None:
             if failed.where in self._recent:
                 return False
             while len(self._recent) >= _RECENT:
                 del self._recent[next(iter(self._recent))]
             self._recent[failed.where] = None
-        self._others += 1
         return True
 
-    def list_(self, node: str, data: str, key: str, error: Exception) -> None:
+    def add(self, node: str, data: str, key: str, error: Exception) -> None:
+        """One more was left out."""
+        self.rows += 1
         if len(self.listed) < _LISTED:
             self.listed.append({"node": node, "data": data, "key": key, "error": said(error)})
 
@@ -123,7 +120,7 @@ class Guard:
         """An element failed, of a batch of `size` of which `count` fail (0: that was logged before). Raises its error,
         where the policy doesn't leave it out; TooManyFailuresError after too many in a row.
 
-        `is_news`: says whether it wasn't counted before, and counts it.
+        `is_news`: says whether it wasn't known before.
         """
         how, failures = self.policy.how, self.failures
         if isinstance(failed.error, ConfigError | ClosedError) or (
@@ -132,7 +129,7 @@ class Guard:
             raise failed.error
         self._count_streak(failed)
         if (is_news or failures.is_news)(failed):
-            failures.list_(self.label, self.data, key_of(failed.item), failed.error)
+            failures.add(self.label, self.data, key_of(failed.item), failed.error)
             if count and how == "warn":
                 _log.warning(
                     "%s: %d of %d elements failed and are left out; the first: %s (key %s, data set %s)",
@@ -210,3 +207,12 @@ class Skip(Late):
             found.append(following.position)
             following = following.next
         return found
+
+
+def skipped_before(state: Any) -> int:
+    """How many elements were skipped up to the time of a lane's state, in the passes that it is in."""
+    if isinstance(state, list):
+        return sum(map(skipped_before, state))
+    if isinstance(state, dict) and state.keys() == {"below", "at", "total", "skipped"}:  # else a value of the user's
+        return int(state["total"]) + len(state["skipped"]) + skipped_before(state["below"])
+    return 0

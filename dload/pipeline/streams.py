@@ -46,9 +46,9 @@ class GuardedCursor(Cursor):
     """`apply(element)`, or `apply(element, identity)`, by a policy for errors. HOLEs pass, unless it is to `drop` them.
     Of a Row the element is what is promised.
 
-    Where failures leave a HOLE, the state is the parent's. Else it is [the parent's, how many elements were drawn from
-    it, how many of them were left out, which of those from here on were left out before the state was taken]; these are
-    left out again without a look.
+    Where failures leave a HOLE, the state is the parent's. Else it is a dict of the parent's ("below"), how many
+    elements were drawn from it ("at"), how many of them were left out ("total"), and which of those from here on were
+    left out before the state was taken ("skipped"): these are left out again without a look.
     """
 
     def __init__(
@@ -70,11 +70,12 @@ class GuardedCursor(Cursor):
         if not self._skips:
             self._parent.reset(state)
             return
-        below, position, count, skipped = (None, 0, 0, []) if state is None else state
-        self._begin(position, count, skipped)
-        if count:
-            self._guard.failures.counted(self._key, position - 1, count)
-        self._parent.reset(below)
+        if state is None:
+            state = {"below": None, "at": 0, "total": 0, "skipped": []}
+        self._begin(state["at"], state["total"], state["skipped"])
+        if state["at"]:
+            self._guard.failures.passed(self._key, state["at"] - 1)
+        self._parent.reset(state["below"])
 
     def __next__(self) -> Any:
         while True:
@@ -109,7 +110,7 @@ class GuardedCursor(Cursor):
         known = following is not None and following.position == self._position
         if following is not None and known:
             self._skip, self._count = following, self._count + 1
-            self._guard.failures.counted(self._key, self._position, self._count)
+            self._guard.failures.passed(self._key, self._position)
         self._position += 1
         return known
 
@@ -126,11 +127,13 @@ class GuardedCursor(Cursor):
         position = self._position - 1
         self._count += 1
         self._skip = self._skip.add(position)
-        return self._guard.failures.counted(self._key, position, self._count)
+        return self._guard.failures.passed(self._key, position)
 
     def get_state(self) -> Any:
         below = self._parent.get_state()
-        return [below, self._position, self._count, self._skip] if self._skips else below
+        if not self._skips:
+            return below
+        return {"below": below, "at": self._position, "total": self._count, "skipped": self._skip}
 
     def identity(self) -> int:
         return self._parent.identity()

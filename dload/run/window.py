@@ -18,7 +18,9 @@ from dload.manifest import ShardInfo
 from dload.pack import ShardReader
 from dload.pipeline.node import Need
 from dload.pipeline.sources import Samples
+from dload.run.counters import Tally
 from dload.run.demand import Demand, Key, Origin, Outlook, Pace, key_of, shard_of
+from dload.run.entry import Entry
 from dload.run.open_shard import OpenShard, open_shard, splits
 from dload.run.parts import consecutive, scattered
 
@@ -32,37 +34,6 @@ class _GivenUpError(Exception):
     """Ends a fetch whose shard isn't wanted now."""
 
 
-class _Entry:
-    """One shard in the window. `result` is None while it isn't there.
-
-    `parked`: there was no room for it, or others needed its room; it isn't tried again before the consumer has moved on
-    or asks for it. `failed`: fetching it ahead has failed; it isn't tried again before the consumer asks for it.
-    """
-
-    __slots__ = ("blocked", "busy", "ended", "failed", "info", "key", "origin", "parked", "result", "seat")
-
-    def __init__(self, key: Key, origin: Origin, info: ShardInfo, seat: Seat) -> None:
-        self.key = key
-        self.origin = origin
-        self.info = info
-        self.seat = seat
-        self.busy = False
-        self.parked = False
-        self.failed = False
-        self.blocked: tuple[int, float] | None = None  # bytes that other readers hold, since when
-        self.result: OpenShard | BaseException | None = None
-        self.ended = 0.0  # when it came
-
-    @property
-    def to_fetch(self) -> bool:
-        return self.result is None and not (self.busy or self.parked or self.failed)
-
-    def dispose(self, next_use: float | None = None) -> None:
-        if isinstance(self.result, OpenShard):
-            self.result.close(next_use)
-        self.result = None
-
-
 class ShardWindow:
     """Reads rows of resident shards, and keeps the shards resident that are needed. One thread reads from it.
 
@@ -73,8 +44,10 @@ class ShardWindow:
     threads, pins and files; following a cursor opens it again.
     """
 
-    def __init__(self, ahead: int) -> None:
+    def __init__(self, ahead: int, tally: Tally | None = None) -> None:
         self._asked = ahead
+        self._tally = tally or Tally()
+        self._tally.at_hand = self._at_hand
         self._feeds: list[_Feed] = []
         self._closed = False
         self._begin()
@@ -84,12 +57,12 @@ class ShardWindow:
         self._process = os.getpid()
         self._changed = threading.Condition()
         self._ahead = self._asked
-        self._entries: dict[Key, _Entry] = {}
+        self._entries: dict[Key, Entry] = {}
         self._held: dict[Key, Need] = {}  # what is to be there
         self._queue: deque[Key] = deque()  # what of it may not be there yet, in the order in which it is needed
         self._hints: deque[Callable[[], None]] = deque()
         self._seats: dict[int, Seat] = {}  # by id of the cache
-        self._needed: dict[Key, _Entry] = {}  # by the read under way, still
+        self._needed: dict[Key, Entry] = {}  # by the read under way, still
         self._waited_for: Key | None = None
         self._reading: Key | None = None
         self._making_way = False  # for the one that is waited for: nothing else is fetched
@@ -126,6 +99,7 @@ class ShardWindow:
         if self._closed:
             raise RuntimeError("this iterator is closed")
         try:
+            self._tally.read(source.manifest.name, len(ordinals), source.mean_bytes)
             if isinstance(ordinals, range) and ordinals.step == 1:
                 return self._read_run(source, ordinals)
             return self._read_scattered(source, ordinals)
@@ -179,7 +153,7 @@ class ShardWindow:
             seat.close()
 
     # ---- one shard for the read under way
-    def _need(self, source: Samples, numbers: Sequence[int]) -> list[_Entry]:
+    def _need(self, source: Samples, numbers: Sequence[int]) -> list[Entry]:
         """The entries of the shards that a read is about to copy from, in its order."""
         origin, shards = source.origin, source.manifest.shards
         with self._changed:
@@ -191,7 +165,7 @@ class ShardWindow:
             self._needed = {entry.key: entry for entry in entries}
         return entries
 
-    def _copied(self, entry: _Entry, copy: Callable[[ShardReader], Iterable[Any]]) -> list[Any]:
+    def _copied(self, entry: Entry, copy: Callable[[ShardReader], Iterable[Any]]) -> list[Any]:
         """What `copy` takes from the shard's reader, which stays open meanwhile."""
         with self._changed:
             entry = self._needed[entry.key] = self._entries.setdefault(entry.key, entry)
@@ -204,7 +178,9 @@ class ShardWindow:
                 raise entry.result
             self._reading, reader = entry.key, entry.result.reader
         try:
-            return list(copy(reader))
+            found = list(copy(reader))
+            entry.left -= len(found)
+            return found
         finally:
             with self._changed:
                 self._reading = None
@@ -212,10 +188,11 @@ class ShardWindow:
                 if self._closed:
                     entry.dispose()
 
-    def _wait_for(self, entry: _Entry) -> None:
+    def _wait_for(self, entry: Entry) -> None:
         """Until it has a result. The condition is held."""
         entry.parked = entry.failed = False
         entry.blocked = None
+        begin = time.perf_counter()
         try:
             self._waited_for = entry.key
             self._start_thread()
@@ -226,13 +203,19 @@ class ShardWindow:
                 self._changed.wait()
         finally:
             self._waited_for = None
+            self._tally.fetch_time += time.perf_counter() - begin
 
-    def _entry(self, key: Key, origin: Origin, info: ShardInfo) -> _Entry:
+    def _at_hand(self) -> int:
+        """How many samples of resident shards weren't read yet."""
+        with self._here():
+            return sum(max(0, entry.left) for entry in self._entries.values() if isinstance(entry.result, OpenShard))
+
+    def _entry(self, key: Key, origin: Origin, info: ShardInfo) -> Entry:
         seat = self._seats.get(id(origin.cache))
         if seat is None:
             seat = self._seats[id(origin.cache)] = origin.cache.seat(self._give_up)
             self._most = min(self._most, origin.cache.downloads(_JOBS))
-        entry = self._entries[key] = _Entry(key, origin, info, seat)
+        entry = self._entries[key] = Entry(key, origin, info, seat)
         return entry
 
     # ---- what is to be there; all with the condition held, but for `_give_up`
@@ -338,7 +321,7 @@ class ShardWindow:
                     self._idle -= 1
             return None
 
-    def _choose(self) -> _Entry | None:
+    def _choose(self) -> Entry | None:
         """The shard to fetch now: the one that is waited for, what else is being read, then what comes next."""
         waited = self._needed.get(self._waited_for) if self._waited_for is not None else None
         if waited is not None and waited.to_fetch:
@@ -357,7 +340,7 @@ class ShardWindow:
                 return entry
         return None
 
-    def _bring(self, entry: _Entry) -> None:
+    def _bring(self, entry: Entry) -> None:
         result = self._fetch(entry)
         with self._changed:
             if isinstance(result, CacheFullError | DiskFullError) and self._make_way(entry, result):
@@ -379,7 +362,7 @@ class ShardWindow:
         if closed:
             entry.seat.close()  # again: this thread may have taken the turn since
 
-    def _fetch(self, entry: _Entry) -> OpenShard | BaseException:
+    def _fetch(self, entry: Entry) -> OpenShard | BaseException:
         try:
             return open_shard(
                 entry.origin.store,
@@ -392,7 +375,7 @@ class ShardWindow:
         except BaseException as error:
             return error
 
-    def _pause(self, entry: _Entry, seconds: float) -> None:
+    def _pause(self, entry: Entry, seconds: float) -> None:
         """Called while a fetch waits for room (or, with 0, as bytes come): raises to give up what isn't wanted."""
         key = entry.key
         with self._changed:
@@ -407,7 +390,7 @@ class ShardWindow:
         """Whether the consumer stands still, and the read that it is in needs this shard."""
         return self._waited_for is not None and key in self._needed
 
-    def _make_way(self, entry: _Entry, error: CacheFullError | DiskFullError) -> bool:
+    def _make_way(self, entry: Entry, error: CacheFullError | DiskFullError) -> bool:
         """No room for a shard. Says whether it is tried again: now, or when the consumer has moved on."""
         if entry.key != self._waited_for:
             if self._ahead:
@@ -425,7 +408,7 @@ class ShardWindow:
             self._making_way = False
         return self._drop() or dropped or self._is_blocked_by_others(entry, error)
 
-    def _is_blocked_by_others(self, entry: _Entry, error: CacheFullError | DiskFullError) -> bool:
+    def _is_blocked_by_others(self, entry: Entry, error: CacheFullError | DiskFullError) -> bool:
         """Whether it is other readers of this process that hold the room, and might let it go. Waits a moment then."""
         held = error.details.get("held", 0)
         now = time.monotonic()

@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 
 from dload.errors import ConfigError, TooManyFailuresError
 from dload.pipeline.elementwise import FilterHoles, Map, MapBatches, Maybe, StarMap, Tap
-from dload.pipeline.failures import Failures, OnError, Skip, on_error_given
+from dload.pipeline.failures import Failures, OnError, Skip, on_error_given, skipped_before
 from dload.pipeline.fallible import with_default
 from dload.pipeline.group import Expand, Filter, Windows
 from dload.pipeline.node import HOLE, Node
+from dload.pipeline.plain import exported
 from dload.pipeline.reorder import Repeat, Shuffle
 from dload.pipeline.sources import Sequenced
 from dload.pipeline.state import functions_digest, order_digest
@@ -149,18 +150,25 @@ def test_a_state_lists_only_what_may_be_read_again_and_one_total() -> None:
     for _ in islice(cursor, 1900):
         state = cursor.get_state()
         assert len(json.dumps(state)) < 400
-    below, position, count, skipped = state[0]
-    assert below == position
-    assert count == len([item for item in bad if item < position])
-    assert skipped == sorted(item for item in bad if position <= item <= run.failures.rows * 3 - 3)
-    assert len(skipped) < 45
-    assert run.failures.rows == count + len(skipped)
+    total, known, position = state[0]["total"], state[0]["skipped"], state[0]["at"]
+    assert state[0]["below"] == position
+    assert total == len([item for item in bad if item < position])
+    assert known == sorted(item for item in bad if position <= item <= run.failures.rows * 3 - 3)
+    assert 0 < len(known) < 45
+    state = json.loads(json.dumps(exported(state)))
+    assert run.failures.rows == skipped_before(state) == total + len(known)
     going_on, _ = make_run(node)
     cursor = top_cursor(node, going_on, (0,))
     cursor.reset(state)
-    assert going_on.failures.rows == count
-    next(cursor)
-    assert going_on.failures.rows == count + len(skipped)
+    rest = list(cursor)
+    assert len(rest) == 100
+    assert going_on.failures.rows == 1000 - total - len(known)  # the others are no news
+
+
+def test_totals_are_found_in_any_state() -> None:
+    one = {"below": 3, "at": 5, "total": 2, "skipped": [7]}
+    two = {"below": one, "at": 5, "total": 10, "skipped": []}
+    assert skipped_before([[two, 0], [one, {"dict": {"total": 5}}], None, "x"]) == 16
 
 
 def test_what_was_read_again_is_counted_and_listed_once() -> None:
@@ -226,7 +234,7 @@ def test_a_function_decides_each_time() -> None:
             found.append(item)
     assert found == [item * 10 for item in range(11) if item not in BAD]
     assert seen == [(f"{item} is bad", item) for item in (3, 4, 11)]
-    assert cursor.get_state()[1] == 11  # it stands before the one that was raised
+    assert cursor.get_state()["at"] == 11  # it stands before the one that was raised
 
 
 @pytest.mark.parametrize("how", ["ignore", 1, True, b"skip", ["skip"]])
@@ -395,9 +403,10 @@ def test_a_stop_iteration_is_a_failure_and_no_end() -> None:
             assert elements(node) == [1, 2]
 
 
-def test_counts_of_passes() -> None:
+def test_what_a_pass_has_left_out_is_news_once() -> None:
     failures = Failures()
-    assert failures.counted("a", 5, 1)
-    assert not failures.counted("a", 5, 1)
-    assert failures.counted("b", 0, 7)
-    assert failures.rows == 8
+    assert failures.passed("a", 5)
+    assert not failures.passed("a", 5)
+    assert not failures.passed("a", 0)
+    assert failures.passed("b", 0)
+    assert failures.passed("a", 6)
