@@ -33,7 +33,7 @@ def copy(
     digest says; NotFoundError, RemovedError.
     """
     source.check_living(name, version)
-    manifest = source.stored_manifest(name, version)
+    manifest, data = source.stored_manifest_and_bytes(name, version)
     base = read_latest(target.store, name)
     with Lease(target.store, name, base.version if base and not base.removed else None) as lease:
         require_conditions(target.store, unsafe=False)
@@ -48,7 +48,6 @@ def copy(
             raise IntegrityError(
                 f"{len(still)} shards are missing from {target.store.url} after the copy", remedy="copy again"
             )
-        data = source.store.get(keys.manifest_key(name, version)).data
         put_once(target.store, keys.manifest_key(name, version), data)
         if base is not None and not base.removed and base.version == version:
             target.forget_removal(name, version)

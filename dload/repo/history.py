@@ -211,6 +211,10 @@ class History:
 
     def stored_manifest(self, name: str, version: str) -> Manifest:
         """A version's manifest from the store, whether or not it is removed."""
+        return self.stored_manifest_and_bytes(name, version)[0]
+
+    def stored_manifest_and_bytes(self, name: str, version: str) -> tuple[Manifest, bytes]:
+        """As `stored_manifest`, and the bytes as they are stored, checked."""
         key = keys.manifest_key(name, version)
         try:
             data = self.store.get(key).data
@@ -226,7 +230,7 @@ class History:
             raise PackFormatError(f"{key} is the manifest of {manifest.name!r}, not of {name!r}")
         if self.cache:
             self.cache.write_manifest(version, data)
-        return manifest
+        return manifest, data
 
     def versions(self, name: str) -> list[Manifest]:
         """The manifests of all living versions, newest first; each with `created` of the last record that names it.
