@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast, overload
 
 from dload.errors import ConfigError, InfeasiblePipelineError
 from dload.pipeline import combine, elementwise, group, reorder, sources
@@ -19,6 +19,9 @@ from dload.plan import CacheLimit, PlanReport, check, explain, sources_of
 from dload.run.iterate import PipelineIterator, iterate
 from dload.run.token_lengths import TokenLengths
 from dload.run.window import ShardWindow
+
+if TYPE_CHECKING:
+    from dload.api.share import ShareIterator
 
 OnErrorGiven = str | Callable[[Exception, Any], Any] | None
 
@@ -203,7 +206,8 @@ class Pipeline:
         that it gets, and touches nothing here.
 
         `blocks_per_epoch`: so many, exactly. In a stream each lane gives its share; one that runs dry gives empty
-        blocks, and what is left over stays out. "auto" estimates the number from a sample, and warns what it is.
+        blocks, and what is left over stays out. "auto" estimates the number from a sample when it runs, and warns what
+        it is.
 
         Raises ConfigError for what makes no sense: no eos_id or pad_id, an unknown mode, a length below 1.
         """
@@ -271,22 +275,53 @@ class Pipeline:
     def __iter__(self) -> PipelineIterator:
         return self.iter()
 
+    @overload
     def iter(
         self, *, state: dict[str, Any] | None = None, epoch: int | None = None, seed: int | None = None
-    ) -> PipelineIterator:
+    ) -> PipelineIterator: ...
+    @overload
+    def iter(
+        self,
+        *,
+        state: dict[str, Any] | None = None,
+        epoch: int | None = None,
+        seed: int | None = None,
+        rank: int | None = None,
+        world_size: int | None = None,
+        global_batch: int | None = None,
+    ) -> PipelineIterator | ShareIterator: ...
+    def iter(
+        self,
+        *,
+        state: dict[str, Any] | None = None,
+        epoch: int | None = None,
+        seed: int | None = None,
+        rank: int | None = None,
+        world_size: int | None = None,
+        global_batch: int | None = None,
+    ) -> PipelineIterator | ShareIterator:
         """One epoch: the next, or that number; with `state` (of an iterator's `get_state()`), the rest of its epoch.
+
+        With any of `rank`, `world_size`, `global_batch`: the rows of that rank alone, those of each step of
+        `global_batch` rows in order (one row a rank, if not given; the state's). All ranks get equally many; fewer than
+        `global_batch` rows left over at an epoch's end are left out. What isn't given is found as a Loader finds it.
 
         Raises InfeasiblePipelineError where it doesn't fit; ValueError, naming both values, where the state is of
         another pipeline, data version, seed or epoch.
         """
+        if not (rank is world_size is global_batch is None):
+            from dload.api.share import share  # which stands on pipelines
+
+            found = share(self, rank, world_size, global_batch, state=state, epoch=self._at(epoch, state), seed=seed)
+            self._epoch = found.epoch + 1
+            return found
         step, lane = 0, None
         if state is not None:
             state = check_state(state, self.node, self.explain)
             seed = _agreed("seed", seed, state["plan"]["seed"])
-            epoch = _agreed("epoch", epoch, state["epoch"])
             step = state["step"]
             lane = None if state["lanes"] is None else state["lanes"][0][2][0]
-        number = self._epoch if epoch is None else epoch
+        number = self._at(epoch, state)
         report = self.check()
         if not report.ok:
             raise InfeasiblePipelineError(report.message)
@@ -294,6 +329,12 @@ class Pipeline:
         window = ShardWindow(report.prefetch)
         run = Run(self._seed(seed), window, paths=paths_of(self.node))
         return iterate(self.node, run, window, number, step, lane)
+
+    def _at(self, epoch: int | None, state: dict[str, Any] | None) -> int:
+        """The epoch that is asked for."""
+        if state is not None:
+            return _agreed("epoch", epoch, state["epoch"])
+        return self._epoch if epoch is None else epoch
 
     def _seed(self, given: int | None) -> int:
         return run_seed(self) if given is None else given
