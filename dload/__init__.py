@@ -10,6 +10,9 @@ if TYPE_CHECKING:
     from dload.api import Dataset as Dataset
     from dload.api import Pipeline as Pipeline
     from dload.api import Repository as Repository
+    from dload.api.load import HFOptions as HFOptions
+    from dload.api.load import TFDSOptions as TFDSOptions
+    from dload.api.load import load as load
     from dload.api.loader import Loader as Loader
     from dload.api.loader import merge_states as merge_states
     from dload.api.pipeline import choice as choice
@@ -45,6 +48,7 @@ _HOMES = {
     **dict.fromkeys(
         ("choice", "concat", "from_iterable", "mix", "random_stream", "select", "zip", "zip_with"), "dload.api.pipeline"
     ),
+    **dict.fromkeys(("HFOptions", "TFDSOptions", "load"), "dload.api.load"),
     "same_as": "dload.pipeline.fingerprint",
     "PlanReport": "dload.plan",
     **dict.fromkeys(("seeded", "seeded_rng"), "dload.randomness"),

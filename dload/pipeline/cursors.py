@@ -11,7 +11,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from dload.pipeline.places import Places, places_of
-from dload.pipeline.plain import exported
+from dload.pipeline.plain import NoState, exported, exported_or_none
 from dload.pipeline.promises import ClosedError, settled
 from dload.pipeline.running import HOLE, Cursor, Epoch, Feed, Need, Run
 
@@ -199,6 +199,8 @@ class SteadyCursor(Cursor):
         self._broken = False
 
     def reset(self, state: Any | None) -> None:
+        if isinstance(state, NoState):
+            raise state.error()
         self._base, self._count, self._broken = state, 0, False
         self._cursor.reset(state)
 
@@ -232,6 +234,10 @@ class SteadyCursor(Cursor):
     def get_state(self) -> Any:
         self._mend()
         return exported(self._cursor.get_state())
+
+    def standing(self) -> Any:
+        self._mend()
+        return exported_or_none(self._cursor.get_state())
 
     def identity(self) -> int:
         return self._cursor.identity()

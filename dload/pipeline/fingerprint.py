@@ -17,6 +17,7 @@ from textwrap import dedent
 from typing import Any, TypeVar
 
 from dload.pipeline.node import Node, walk
+from dload.pipeline.provided import Provided, ProvidedStream
 from dload.pipeline.reorder import Repeat
 from dload.pipeline.sources import Factory, Sequenced
 from dload.pipeline.state import qualified
@@ -68,6 +69,8 @@ def _refuse(node: Node) -> None:
         raise ValueError(
             "what a function makes anew each epoch has no fingerprint: pass a list, or commit it as a data set"
         )
+    if isinstance(node, Provided | ProvidedStream):
+        raise ValueError("records that a provider holds may change, and have no fingerprint: import them as a data set")
     for function in node.functions():
         name = qualified(function)
         if "<" in name or not hasattr(function, "__qualname__"):

@@ -69,6 +69,14 @@ class Windows(Node):
         rest = below > full * self.stride and (self.stride >= self.size or not full)
         return full + (1 if rest and not self.drop_last else 0)
 
+    @property
+    def total(self) -> int | None:
+        """In the stream tier each lane makes lists of its own, so that only full ones are sure to come to this many."""
+        below = self.parents[0].total
+        if self.indexed or below is None:
+            return super().total
+        return below // self.size if self.drop_last and self.stride == self.size else None
+
     def _members(self, place: int) -> range:
         start, below = place * self.stride, self.parents[0].length
         return range(start, start + self.size if below is None else min(below, start + self.size))

@@ -12,6 +12,9 @@ LIMIT = 1 << 16
 """A state is small: about so many characters of one user's value at most."""
 
 
+_REMEDY = "keep numbers, texts, lists, tuples and dicts with text keys in it, and few of them"
+
+
 class Late(ABC):
     """Stands in a state for what is known only when the state is taken out."""
 
@@ -25,15 +28,12 @@ class Late(ABC):
 class NoState:
     """Stands in a state where there is none, and says why. Only who asks for the whole state gets to hear of it."""
 
-    def __init__(self, reason: str) -> None:
-        self.reason = reason
+    def __init__(self, reason: str, remedy: str = _REMEDY) -> None:
+        self.reason, self.remedy = reason, remedy
 
     def error(self) -> ConfigError:
         """What to raise."""
-        return ConfigError(
-            f"this pipeline has no state: {self.reason}",
-            remedy="keep numbers, texts, lists, tuples and dicts with text keys in it, and few of them",
-        )
+        return ConfigError(f"this pipeline has no state: {self.reason}", remedy=self.remedy)
 
 
 def frozen(value: Any, what: str) -> Any:
@@ -81,6 +81,20 @@ def exported(state: Any) -> Any:
     """A copy of a state, which must be plain JSON. Raises ConfigError, with the reason, where a part of it has no
     state."""
     return json.loads(json.dumps(state, default=_refused))
+
+
+def exported_or_none(state: Any) -> Any:
+    """A copy of a state, as `exported` gives it; the NoState that says why, where there is none."""
+    reasons: list[NoState] = []
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, NoState):
+            reasons.append(value)
+            return None
+        return _refused(value)
+
+    text = json.dumps(state, default=plain)
+    return reasons[0] if reasons else json.loads(text)
 
 
 def _refused(value: Any) -> Any:

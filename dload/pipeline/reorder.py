@@ -52,6 +52,10 @@ class Shuffle(Node):
     def length(self) -> int | None:
         return self.parents[0].length
 
+    @property
+    def total(self) -> int | None:
+        return self.parents[0].total
+
     @cached_property
     def _sizes(self) -> list[int]:
         return self.parents[0].units()

@@ -113,6 +113,10 @@ class Cursor(ABC):
     def get_state(self) -> Any:
         """Small, and never bytes of samples; cheap enough to be asked before every element."""
 
+    def standing(self) -> Any:
+        """`get_state()`, or the NoState that says why there is none: for who takes a state that may not be wanted."""
+        return self.get_state()
+
     def __iter__(self) -> Iterator[Any]:
         return self
 
