@@ -16,7 +16,7 @@ from dload.api.derive import Engine, derive
 from dload.api.pipeline import Pipeline
 from dload.api.progress import Progress, both, fetched_line, shard_line
 from dload.api.views import store_view
-from dload.cache import Budget, ShardCache
+from dload.cache import ShardCache
 from dload.config import Config
 from dload.errors import ConfigError, NotFoundError
 from dload.manifest import Manifest, SampleDiff
@@ -57,6 +57,8 @@ class Repository:
         *,
         cache_dir: Path | str | None = None,
         cache_budget: int | str | None = None,
+        cache_jobs: int | None = None,
+        cache_rate: int | str | None = None,
     ) -> Repository:
         """The repository that the settings name, or the one at `where`: an `s3://bucket/prefix` URL, a folder, a
         Config.
@@ -64,10 +66,11 @@ class Repository:
         Settings come, each from the first that has it, from these arguments, DLOAD_ environment variables,
         ./dload.toml (or an ancestor's), the user's file, defaults. Raises ConfigError. No network is touched.
         """
-        config = where if isinstance(where, Config) else _load(where, cache_dir, cache_budget)
+        config = where if isinstance(where, Config) else _load(
+            store=where, cache_dir=cache_dir, cache_budget=cache_budget, cache_jobs=cache_jobs, cache_rate=cache_rate
+        )
         store = open_store(config.store_url(), endpoint_url=config.endpoint_url, state_dir=_state())
-        budget: Budget = "auto" if config.cache_budget_raw.strip().lower() == "auto" else config.cache_budget
-        return cls(store, ShardCache(config.cache_dir, budget))
+        return cls(store, config.shard_cache())
 
     @property
     def url(self) -> str:
@@ -475,8 +478,7 @@ class Repository:
         return f"Repository({self.url}, cache {self.cache.root})"
 
 
-def _load(where: str | Path | None, cache_dir: Path | str | None, cache_budget: int | str | None) -> Config:
-    given = {"store": where, "cache_dir": cache_dir, "cache_budget": cache_budget}
+def _load(**given: Path | str | int | None) -> Config:
     return Config.load(overrides={name: None if value is None else str(value) for name, value in given.items()})
 
 

@@ -38,11 +38,7 @@ class Session:
     @cached_property
     def cache(self) -> ShardCache:
         """The local cache alone, whatever is the matter with the store."""
-        from dload.cache import ShardCache
-
-        config = self.config
-        auto = config.cache_budget_raw.strip().lower() == "auto"
-        return ShardCache(config.cache_dir, "auto" if auto else config.cache_budget)
+        return self.config.shard_cache()
 
     @cached_property
     def repo(self) -> Repository:
@@ -78,7 +74,7 @@ def common_options(*, hidden: bool) -> list[click.Option]:
 
 _METAVARS = {
     "store": "URL", "bucket": "NAME", "prefix": "TEXT", "endpoint_url": "URL", "cache_dir": "DIR",
-    "cache_budget": "SIZE",
+    "cache_budget": "SIZE", "cache_jobs": "N", "cache_rate": "SIZE",
 }  # fmt: skip
 
 

@@ -18,6 +18,7 @@ from dload.files.atomic import write_atomic
 def write_config_file(
     path: Path, *, endpoint_url: str | None = None, bucket: str | None = None, prefix: str | None = None,
     cache_dir: str | None = None, cache_budget: str | None = None, store: str | None = None,
+    cache_jobs: str | None = None, cache_rate: str | None = None,
 ) -> None:  # fmt: skip
     """Write settings into a file, which is made where it is missing.
 
@@ -27,7 +28,8 @@ def write_config_file(
     """
     given = {
         "endpoint_url": endpoint_url, "bucket": bucket, "prefix": prefix,
-        "cache_dir": cache_dir, "cache_budget": cache_budget, "store": store,
+        "cache_dir": cache_dir, "cache_budget": cache_budget, "cache_jobs": cache_jobs, "cache_rate": cache_rate,
+        "store": store,
     }  # fmt: skip
     changes = {name: text for name, text in given.items() if text is not None}
     _check(changes)
@@ -46,6 +48,10 @@ def _check(changes: Mapping[str, str]) -> None:
     written = {name: Value(text, SETTINGS[name].flag, Path.cwd()) for name, text in changes.items()}
     if "cache_budget" in written:
         values.budget(written["cache_budget"], Path.cwd())
+    if "cache_jobs" in written:
+        values.jobs(written["cache_jobs"])
+    if "cache_rate" in written:
+        values.rate(written["cache_rate"])
     if "store" in written:
         values.store(written["store"], os.environ)
     if "endpoint_url" in written:

@@ -8,11 +8,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from dload.config import sources, values
 from dload.config.schema import SETTINGS
 from dload.config.sources import Layer, Value
 from dload.errors import ConfigError
+
+if TYPE_CHECKING:
+    from dload.cache import Budget, ShardCache
 
 _DEFAULT = "default"
 
@@ -22,8 +26,9 @@ class Config:
     """The settings in effect.
 
     Either `store` (an s3:// URL or an absolute path) or `bucket` and `prefix` say where the data sets are.
-    `cache_budget` is in bytes, None for unlimited; `cache_budget_raw` is what was written. `origins` says for
-    each name where its value came from. No credentials are in here: the standard AWS chain finds them.
+    `cache_budget` is in bytes, None for unlimited; `cache_budget_raw` is what was written. `cache_jobs` and
+    `cache_rate` (bytes a second) limit downloads, None: not. `origins` says for each name where its value came
+    from. No credentials are in here: the standard AWS chain finds them.
     """
 
     endpoint_url: str | None
@@ -33,6 +38,8 @@ class Config:
     cache_budget: int | None
     cache_budget_raw: str
     store: str | None = None
+    cache_jobs: int | None = None
+    cache_rate: int | None = None
     origins: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
@@ -71,12 +78,22 @@ class Config:
             endpoint_url=values.endpoint(endpoint) if endpoint else None, bucket=bucket, prefix=prefix,
             cache_dir=cache_dir, cache_budget=values.budget(budget, cache_dir), cache_budget_raw=budget.text,
             store=store, origins=MappingProxyType(origins),
+            cache_jobs=values.jobs(found["cache_jobs"]) if "cache_jobs" in found else None,
+            cache_rate=values.rate(found["cache_rate"]) if "cache_rate" in found else None,
         )  # fmt: skip
 
     def __reduce__(self) -> tuple[object, ...]:
         remote = (self.endpoint_url, self.bucket, self.prefix)
         cache = (self.cache_dir, self.cache_budget, self.cache_budget_raw)
-        return Config, (*remote, *cache, self.store, dict(self.origins))
+        return Config, (*remote, *cache, self.store, self.cache_jobs, self.cache_rate, dict(self.origins))
+
+    def shard_cache(self) -> ShardCache:
+        """The local cache that the settings describe. Touches no disk."""
+        from dload.cache import ShardCache
+
+        auto = self.cache_budget_raw.strip().lower() == "auto"
+        budget: Budget = "auto" if auto else self.cache_budget
+        return ShardCache(self.cache_dir, budget, jobs=self.cache_jobs, rate=self.cache_rate)
 
     def store_url(self) -> str:
         """The one place where the data sets are: `s3://bucket/prefix` or a path.

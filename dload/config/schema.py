@@ -39,5 +39,7 @@ SETTINGS = {
         Setting("endpoint_url", "remote", "endpoint_url", "URL of the S3 service (not needed on AWS)."),
         Setting("cache_dir", "cache", "dir", "Folder of the local shard cache."),
         Setting("cache_budget", "cache", "budget", 'What the cache may hold: "60GB", "auto" or "unlimited".'),
+        Setting("cache_jobs", "cache", "jobs", "How many downloads a reader may run side by side."),
+        Setting("cache_rate", "cache", "rate", 'How fast they may be, in bytes a second: "50MB", or "unlimited".'),
     )
 }

@@ -90,7 +90,12 @@ def read_file(path: Path) -> dict[str, Any]:
 def _as_text(name: str, value: object, path: Path) -> str:
     if isinstance(value, str):
         return value
-    if name == "cache_budget" and isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+    if (
+        name in ("cache_budget", "cache_jobs", "cache_rate")
+        and isinstance(value, int)
+        and not isinstance(value, bool)
+        and value >= 0
+    ):
         return str(value)
     place = SETTINGS[name].place
     raise ConfigError(f"{path}: {place} must be a text, not {value!r}", remedy="put it in quotes")

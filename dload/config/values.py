@@ -13,6 +13,7 @@ from dload.config.sources import Value, home
 from dload.errors import ConfigError
 from dload.sizes import parse_size
 
+_RATES = 'write bytes a second as "50MB", or "unlimited"'
 _STORES = "write s3://bucket/prefix, file:///path, or a path"
 _CREDENTIALS = "put credentials where the AWS tools look: ~/.aws/credentials or AWS_ACCESS_KEY_ID"
 
@@ -61,6 +62,25 @@ def endpoint_for_file(value: Value) -> str:
     if endpoint(value) != urlunsplit(urlsplit(value.text)):
         raise ConfigError(f"{value.origin}: the URL has a user or a password in it", remedy=_CREDENTIALS)
     return value.text
+
+
+def jobs(value: Value) -> int:
+    """A number from 1."""
+    text = value.text.strip()
+    if not (text.isascii() and text.isdigit() and int(text[:9]) > 0):
+        raise ConfigError(f"{value.origin}: {text!r:.50} is no number of downloads", remedy="write 1 or more")
+    return int(text[:9])
+
+
+def rate(value: Value) -> int | None:
+    """Bytes a second, None for unlimited."""
+    try:
+        found = parse_size(value.text)
+    except ConfigError as error:
+        raise ConfigError(f"{value.origin}: {error.message}", remedy=_RATES) from None
+    if found == 0:
+        raise ConfigError(f"{value.origin}: a rate of 0 lets nothing come", remedy=_RATES)
+    return found
 
 
 def budget(value: Value, cache_dir: Path) -> int | None:

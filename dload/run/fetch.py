@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from dload.cache import ShardCache, most_downloads
+from dload.cache import ShardCache
 from dload.errors import CacheFullError, DiskFullError
 from dload.manifest import Manifest, ShardInfo
 from dload.repo.parallel import ordered
@@ -27,7 +27,8 @@ class ShardFetched:
 def fetch_shards(
     store: Store, cache: ShardCache, manifest: Manifest, jobs: int, report: Callable[[ShardFetched], object] | None
 ) -> None:
-    """Bring every shard of a version into the cache, `jobs` at a time; each is hashed by this process.
+    """Bring every shard of a version into the cache, `jobs` at a time (or as the cache allows); each is hashed by this
+    process.
 
     Raises CacheFullError or DiskFullError before any byte moves where the version can't be resident as a whole.
     """
@@ -56,7 +57,7 @@ def fetch_shards(
         open_shard(store, cache, shard).close()
         return missing
 
-    fetched = ordered(fetch, distinct, min(jobs, most_downloads()))
+    fetched = ordered(fetch, distinct, cache.downloads(jobs))
     for number, (shard, downloaded) in enumerate(zip(distinct, fetched, strict=True), 1):
         if report is not None:
             report(ShardFetched(number, len(distinct), shard, downloaded))

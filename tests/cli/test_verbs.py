@@ -299,7 +299,7 @@ def test_init_writes_settings_and_shows_what_is_in_effect(cli: Cli) -> None:
     shown = {name: fact["value"] for name, fact in cli.ok("config", "show", "--json").json().items()}
     assert shown == {
         "store": None, "bucket": "b", "prefix": "p/", "endpoint_url": "http://host", "cache_dir": f"{cli.cwd}/here",
-        "cache_budget": "5GB",
+        "cache_budget": "5GB", "cache_jobs": None, "cache_rate": None,
     }  # fmt: skip
     assert f"{cli.cwd}/dload.toml [remote] bucket" in cli.ok("config", "show").out
 

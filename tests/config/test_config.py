@@ -70,7 +70,7 @@ def test_the_first_source_that_names_a_setting_wins(project: Path, home: Path) -
 def test_every_setting_has_a_flag_a_variable_and_a_key(project: Path, home: Path) -> None:
     values = {
         "store": "/data", "bucket": "b", "prefix": "p", "endpoint_url": "http://h", "cache_dir": "/c",
-        "cache_budget": "7KiB",
+        "cache_budget": "7KiB", "cache_jobs": "3", "cache_rate": "2MB",
     }  # fmt: skip
     assert values.keys() == SETTINGS.keys()
     for name, text in values.items():
@@ -181,6 +181,29 @@ def test_the_budget(project: Path, home: Path) -> None:
     assert load(project, home, cache_budget="1.5GiB").cache_budget == 3 << 29
     auto = load(project, home, cache_budget="AUTO").cache_budget
     assert auto is not None and auto > 0
+
+
+def test_limits_of_downloads_reach_the_cache(project: Path, home: Path) -> None:
+    assert (load(project, home).cache_jobs, load(project, home).cache_rate) == (None, None)
+    (project / "dload.toml").write_text('[cache]\njobs = 2\nrate = "3MB"\nbudget = "1GB"\n')
+    cache = load(project, home).shard_cache()
+    assert (cache.jobs, cache.rate, cache.budget) == (2, 3_000_000, 1_000_000_000)
+    cache = load(project, home, {"DLOAD_CACHE_JOBS": "5", "DLOAD_CACHE_RATE": "unlimited"}).shard_cache()
+    assert (cache.jobs, cache.rate) == (5, None)
+    assert cache.downloads(9) == 5
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "expected"),
+    [("cache_jobs", "0", "no number of downloads"), ("cache_jobs", "-1", "no number"), ("cache_jobs", "x", "'x' is no"),
+     ("cache_jobs", "²", "no number"), ("cache_rate", "0", "lets nothing come"), ("cache_rate", "fast", "'fast'")],
+)  # fmt: skip
+def test_limits_that_make_no_sense(name: str, text: str, expected: str, project: Path, home: Path) -> None:
+    flag = SETTINGS[name].flag
+    with pytest.raises(ConfigError, match=f"flag {flag}: .*{expected}.* write"):
+        load(project, home, **{name: text})
+    with pytest.raises(ConfigError, match=f"{flag}: .*{expected}"):
+        write_config_file(project / "dload.toml", **{name: text})
 
 
 def test_auto_counts_what_the_cache_holds(project: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import threading
+import time
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -8,7 +11,8 @@ from dload.cache import ShardCache
 from dload.errors import CacheFullError, NotFoundError
 from dload.repo.keys import shard_key
 from dload.run import fetch_shards
-from dload.testing.shards import manifest_of
+from dload.store.memory import MemoryStore
+from dload.testing.shards import made_samples, manifest_of, put_shard
 
 
 def test_every_shard_is_brought_and_reported_in_order(store, cache: ShardCache, made) -> None:
@@ -33,6 +37,25 @@ def test_what_can_not_be_resident_as_a_whole_is_refused_before_any_byte_moves(st
     enough = ShardCache(cache.root, needed + 1000 + needed - caught.value.details["room"])
     fetch_shards(store, enough, made.manifest, 4, None)
     assert {name for name, _, _ in enough.entries()} == set(made.manifest.shards.digests)
+
+
+def test_no_more_at_a_time_than_the_cache_allows(made, tmp_path: Path) -> None:
+    class Watched(MemoryStore):
+        now, most = 0, 0
+
+        def stream(self, key: str, start: int = 0) -> Generator[bytes, None, None]:
+            with guard:
+                Watched.now += 1
+                Watched.most = max(Watched.most, Watched.now)
+            time.sleep(0.005)
+            yield from super().stream(key, start)
+            with guard:
+                Watched.now -= 1
+
+    guard, store = threading.Lock(), Watched()
+    manifest = manifest_of([put_shard(store, made_samples(number, 5)) for number in range(12)])
+    fetch_shards(store, ShardCache(tmp_path / "cache", jobs=2), manifest, 8, None)
+    assert Watched.most == 2
 
 
 def test_the_error_of_a_shard_comes_out(store, cache: ShardCache, made) -> None:
