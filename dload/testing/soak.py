@@ -37,7 +37,7 @@ from dload.store.base import Store
 from dload.testing import invariants
 from dload.testing.faulty_server import FaultyServer
 
-LANES = 4  # processes at a time
+LANES = 6  # processes at a time
 CACHE = 600_000  # bytes, of about three times as many
 NAMES = ("speech", "birds")
 OUTAGE = 60.0  # seconds, or a tenth of a shorter run
@@ -142,8 +142,8 @@ class Seen:
     def look(self, store: Store) -> None:
         history = History(store)
         for name in NAMES:
-            self.removed[name] = [removal.version for removal in history.removed(name)]
-            self.living[name] = sorted(set(history.manifest_ids(name)) - set(self.removed[name]))
+            there, gone = set(history.manifest_ids(name)), {removal.version for removal in history.removed(name)}
+            self.living[name], self.removed[name] = sorted(there - gone), sorted(there & gone)
             self.tags[name] = sorted(history.tags(name))
         self.at = time.monotonic()
 
