@@ -17,8 +17,9 @@ import numpy as np
 from dload.codecs import json_bytes, npy_bytes
 from dload.errors import ConfigError, SampleError
 from dload.importers.columns import Column, choose, naming, row_key
+from dload.importers.litdata_frames import chunk_rows
 from dload.importers.litdata_json import as_json
-from dload.importers.packed import blobs, mapped, pixels, rows_of, safe_name
+from dload.importers.packed import blobs, pixels, safe_name
 from dload.importers.source import Files, read_text
 from dload.pack import Sample
 
@@ -63,7 +64,6 @@ class LitData:
             if isinstance(error, SampleError):
                 raise
             raise SampleError(f"{self._shown} is no index of LitData chunks: {error!r}") from error
-        self._compression = config.get("compression")
         self._bare = config.get("item_loader") == "TokensLoader"
         self._refuse(config)
         wanted = choose(self._paths, tuple(columns) or None, self._shown)
@@ -76,6 +76,8 @@ class LitData:
                 self.columns[path] = column
 
     def _refuse(self, config: dict[str, Any]) -> None:
+        if config.get("compression") not in (None, "zstd"):
+            raise ConfigError(f"{self._shown}: chunks compressed by {config['compression']} can't be read, zstd can")
         if config.get("encryption"):
             raise ConfigError(f"{self._shown}: the chunks are encrypted", remedy="decrypt them with litdata first")
         if config.get("item_loader") not in ("PyTreeLoader", "TokensLoader", None):
@@ -90,13 +92,12 @@ class LitData:
         number = 0
         for name, chunk in zip(self._names, self._chunks, strict=True):
             shown = f"{self.files.url}: {name}"
-            with mapped(self.files, name, self._compression, None) as view:
-                first = number
-                for row in rows_of(view, shown):
-                    with naming(shown, f"row {number:,}"):
-                        fields = self._fields(row)
-                    yield row_key("", number), fields
-                    number += 1
+            first = number
+            for row in chunk_rows(self.files, name, shown):
+                with naming(shown, f"row {number:,}"):
+                    fields = self._fields(row)
+                yield row_key("", number), fields
+                number += 1
             if number - first != int(chunk["chunk_size"]):
                 raise SampleError(f"{shown} has {number - first:,} rows, its index says {chunk['chunk_size']:,}")
 
