@@ -27,8 +27,14 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
+import click
+
+from dload.api import Repository
 from dload.cache import ShardCache
+from dload.cli.root import root
+from dload.cli.verbs import VERBS
 from dload.errors import DloadError
+from dload.importers.folder import Folder
 from dload.repo import keys
 from dload.repo.history import History
 from dload.repo.refs import Record
@@ -78,6 +84,16 @@ class World:
             for path, data in files.items():
                 (self.folder / name / path).write_bytes(data)
 
+    def begin(self) -> None:
+        """Import what jobs need, so that each doesn't for itself, and commit something to begin with."""
+        os.environ.update(self.environment)
+        for verb in VERBS:
+            root.get_command(click.Context(root), verb)
+        repo = Repository(self.store, ShardCache(self.folder / "cache", CACHE))
+        for number, name in enumerate(NAMES * 3):
+            tree = f"tree{number}"
+            repo.commit(name, Folder(self.folder / tree), target_shard_size=30_000, message=f"first of {tree}")
+
     @cached_property
     def environment(self) -> dict[str, str]:
         own = {f"XDG_{each}_HOME": str(self.folder / each) for each in ("CONFIG", "CACHE", "DATA", "STATE")}
@@ -118,8 +134,6 @@ class Job:
 
 
 def _stream(name: str, version: str) -> int:
-    from dload.api import Repository
-
     try:
         pipe = Repository.open().dataset(name, version).samples().shuffle(16, seed=os.getpid())
         found = [(f"{key}.{suffix}", data) for key, fields in pipe for suffix, data in fields.items()]
@@ -241,7 +255,6 @@ class Soak:
             descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
             os.dup2(descriptor, 1)
             os.dup2(descriptor, 2)
-            os.environ.update(self.world.environment)
             if self.server is not None:
                 os.environ.update(self.server.environment)
             code = job.run()
@@ -343,6 +356,7 @@ def _world(s3: bool, seed: int) -> Iterator[tuple[World, FaultyServer | None]]:
         world.write_trees()
         for key, data in _FOREIGN.items():
             world.store.put(key, data)
+        world.begin()
         stack.callback(os.chdir, Path.cwd())
         os.chdir(folder)
         yield world, server
