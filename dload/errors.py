@@ -42,7 +42,7 @@ class ConfigError(DloadError):
 
 
 class SampleError(DloadError, ValueError):
-    """A sample that can't be stored: a bad key, a bad field, too large, or changed while it was read."""
+    """A sample that can't be stored, or used: a bad key, a bad field, too large, or changed while it was read."""
 
     kind = "sample"
 

@@ -36,7 +36,7 @@ MODES = ("concat", "first_fit", "best_fit")
 UNSAID: Any = object()
 """Stands for an argument that was left out, and mustn't be."""
 
-_PLANS = 3  # of several epochs that are kept: this one, the next, and one that a reader is still in
+_PLANS = 3  # of several epochs that are kept: this one, the next, and epoch 0, which `check` looks at
 _STRETCHES, _STRETCH = 8, 32  # documents that an estimate reads
 
 
@@ -156,7 +156,8 @@ class Pack(Node):
         if plan is None:
             ends = document_ends(parent, run, epoch, lengths, self.eos_id is not None)
             plan = ConcatPlan(ends, self.size) if self.mode == "concat" else BinPlan(ends, self._binning)
-            self._plans = {**dict(list(self._plans.items())[1 - _PLANS :]), key: plan}
+        others = [(other, kept) for other, kept in self._plans.items() if other != key]
+        self._plans = {**dict(others[1 - _PLANS :]), key: plan}
         return plan
 
     def _only_plan(self) -> PackPlan:

@@ -24,7 +24,7 @@ from dload.errors import SampleError
 from dload.manifest import Manifest
 from dload.pack import ShardIndex
 from dload.pipeline.sources import Samples
-from dload.repo.footers import read_indexes
+from dload.repo.footers import read_index, read_indexes
 from dload.store.base import Store
 
 _MAGIC = b"DLOADLEN"
@@ -48,20 +48,22 @@ class TokenLengths:
     def __call__(self, source: Samples) -> Sequence[int] | None:
         version = source.manifest.version
         if version not in self._known:
-            sizes = field_sizes(source.origin.store, source.origin.cache, source.manifest, self._field)
-            self._known[version] = None if sizes is None else self._tokens(source.manifest, sizes)
+            store, manifest = source.origin.store, source.manifest
+            sizes = field_sizes(store, source.origin.cache, manifest, self._field)
+            self._known[version] = None if sizes is None else self._tokens(store, manifest, sizes)
         return self._known[version]
 
-    def _tokens(self, manifest: Manifest, sizes: array[int]) -> array[int]:
+    def _tokens(self, store: Store, manifest: Manifest, sizes: array[int]) -> array[int]:
         width = array(INTEGERS[self._dtype]).itemsize
         for ordinal, size in enumerate(sizes):
             if size == _NONE or size % width:
-                what = "none" if size == _NONE else f"{size} bytes"
+                shard, row = manifest.locate(ordinal)
+                key = read_index(store, manifest.shards[shard]).keys[row]
                 raise SampleError(
-                    f"sample {ordinal} of {manifest.name}@{manifest.version[:12]}: expected a field {self._field!r} of "
-                    f"numbers of {width} bytes, got {what}",
+                    f"sample {key!r} of {manifest.name}@{manifest.version[:12]}: expected a field {self._field!r} of "
+                    f"numbers of {width} bytes, got {'none' if size == _NONE else f'{size} bytes'}",
                     remedy="check dtype=; where some samples have no tokens, leave them out with a filter below pack()",
-                    ordinal=ordinal,
+                    key=key,
                 )
         return array("I", (size // width for size in sizes))
 

@@ -21,6 +21,7 @@ from dload.api.loader import Loader, merge_states
 from dload.cache import ShardCache
 from dload.errors import ConfigError
 from dload.pack import Sample
+from dload.pipeline.pack_plan import document_ends
 from dload.store.faulty import Faulty
 from dload.store.local import FolderStore
 from tests.pipeline.test_packing import EOS, PAD, plain, reference
@@ -162,6 +163,21 @@ def test_a_run_goes_on_on_other_ranks(
     first, states = run(pipe, 6, before, None, stop, **more)
     rest, _ = run(pipe, 6, after, states[-1], 4, **more)
     assert first + rest == whole
+
+
+def test_an_order_is_looked_at_once_an_epoch(repo: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[Any] = []
+
+    def counted(node: Any, run: Any, epoch: Any, *more: Any) -> Any:
+        looked.append(epoch)
+        return document_ends(node, run, epoch, *more)
+
+    monkeypatch.setattr("dload.pipeline.packing.document_ends", counted)
+    pipe = INDEXED["shuffled below"](repo)
+    for _ in range(4):
+        assert len(list(pipe)) == len(pipe)
+    assert set(range(4)) <= {epoch for (epoch,) in looked} <= set(range(5))
+    assert len(looked) == len(set(looked))
 
 
 # ---------------------------------------------------------------- streams

@@ -209,13 +209,12 @@ def test_places_hold_where_lengths_are_known(
 
     assert places_hold(make) == restores_everywhere(make)
     run, _ = make_run(make())
-    if not fixed:
-        streamed = pack(Streamed(made(docs, shards)), length, dtype="int32", mode=mode, seed=seed)
-        cursor = streamed.cursor(make_run(streamed)[0], (0,))
-        cursor.keep_identities()
-        cursor.reset(None)
-        names = [cursor.identity() for _ in cursor]
-        assert make().identities(run, (0,), range(len(names))) == names  # draws above are the same in both tiers
+    streamed = pack(Streamed(made(docs, shards)), length, dtype="int32", mode=mode, seed=seed, blocks=blocks)
+    cursor = streamed.cursor(make_run(streamed)[0], (0,))
+    cursor.keep_identities()
+    cursor.reset(None)
+    names = [cursor.identity() for _ in cursor]
+    assert make().identities(run, (0,), range(len(names))) == names  # draws above are the same in both tiers
 
 
 @pytest.mark.parametrize("mode", MODES)

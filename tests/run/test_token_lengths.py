@@ -98,12 +98,12 @@ def test_a_compressed_field_says_nothing(repo: Repository) -> None:
 def test_what_is_no_tokens_is_named(repo: Repository) -> None:
     docs = committed(repo, [*raw(1, 2), ("e", {"other": b""}), ("f", {"tokens": b"123"})])
     assert list(field_sizes(repo.store, repo.cache, docs.manifest, "tokens") or ()) == [4, 8, NONE, 3]
-    with pytest.raises(SampleError, match=r"sample 2 of docs@.*a field 'tokens' of numbers of 4 bytes, got none"):
+    with pytest.raises(SampleError, match=r"sample 'e' of docs@.*a field 'tokens' of numbers of 4 bytes, got none"):
         TokenLengths("tokens", "int32")(docs)
     docs = committed(repo, [*raw(1, 2), ("f", {"tokens": b"123"})])
-    with pytest.raises(SampleError, match=r"sample 2 of docs@.*got 3 bytes"):
+    with pytest.raises(SampleError, match=r"sample 'f' of docs@.*got 3 bytes"):
         TokenLengths("tokens", "int16")(docs)
-    with pytest.raises(SampleError, match=r"sample 0 of docs@.*got none"):
+    with pytest.raises(SampleError, match=r"sample 'd0000' of docs@.*got none"):
         TokenLengths("missing", "int16")(docs)
 
 
