@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from dload.api.pipeline import NOTHING, Pipeline, limit_of, run_seed
+from dload.api.pipeline import NOTHING, OnErrorGiven, Pipeline, limit_of, run_seed
 from dload.errors import ConfigError, InfeasiblePipelineError
 from dload.pipeline.dealing import Deal
+from dload.pipeline.failures import on_error_given, skipped_before
+from dload.pipeline.fallible import with_default
 from dload.pipeline.lanes import Grid, Lane
 from dload.pipeline.node import Node, Rows, Run, paths_of
 from dload.pipeline.plain import exported
 from dload.pipeline.state import check_state, make_state
 from dload.plan import check
+from dload.run.counters import Tally
 from dload.run.ranks import nodes_of, rank_and_world
 from dload.run.steps import Collate, LaneStates, Step, StepReader
 
@@ -34,11 +37,19 @@ class Assignment:
     ahead: int  # shards that each cursor fetches beyond those that are being read
 
     def reader(
-        self, top: Node, rows: Rows, collate: Collate | None = None, first: int = 0, stride: int = 1
+        self,
+        top: Node,
+        rows: Rows,
+        collate: Collate | None = None,
+        first: int = 0,
+        stride: int = 1,
+        tally: Tally | None = None,
     ) -> StepReader:
         """Reads every `stride`th of these steps, from the one with number `first` among them on."""
         run, at = _run(top, self.plan, rows), self.step + first
-        return StepReader(_deal(top, self.plan), run, self.rows, self.epoch, at, self.states, stride, collate)
+        if tally is not None:
+            run = replace(run, failures=tally.failures)
+        return StepReader(_deal(top, self.plan), run, self.rows, self.epoch, at, self.states, stride, collate, tally)
 
 
 class Course:
@@ -64,10 +75,13 @@ class Course:
         homes: int | None = None,
         seed: int | None = None,
         workers: int = 1,
+        on_error: OnErrorGiven = None,
+        fail_after: int = 100,
     ) -> None:
         """`workers`: how many share the steps, for the turns that are chosen where none are given."""
         self.pipe = pipe
-        self.top = pipe.node
+        policy = on_error_given(on_error, fail_after, in_place=True)
+        self.top = pipe.node if policy is None else with_default(pipe.node, policy)
         nodes = 1 if rank is not None else None
         rank, world = rank_and_world(rank, world_size)
         if replicas < 1 or world % replicas:
@@ -190,6 +204,10 @@ class Course:
     def rest(self, ahead: int) -> Assignment:
         """What is left of this epoch."""
         return Assignment(dict(self.plan), self.rows, self.epoch, self.step, self.steps, dict(self.states), ahead)
+
+    def skipped(self) -> int:
+        """How many elements this rank's lanes have skipped, as their states say."""
+        return sum(map(skipped_before, self.states.values()))
 
     def commit(self, step: Step) -> None:
         """Stand behind a step."""

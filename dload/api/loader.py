@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import queue
 import threading
-import time
 import warnings
 import weakref
 from abc import ABC, abstractmethod
@@ -12,11 +11,14 @@ from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any, Protocol, Self
 
+from dload.api.counted import Counted
 from dload.api.course import Assignment, Course, merge_states
-from dload.api.pipeline import Pipeline
+from dload.api.pipeline import OnErrorGiven, Pipeline
 from dload.errors import ConfigError
 from dload.pipeline.node import Node
 from dload.run.at_exit import close_at_exit
+from dload.run.counters import Tally
+from dload.run.stats import Stats
 from dload.run.steps import Collate, Step
 from dload.run.window import ShardWindow
 
@@ -45,13 +47,14 @@ class StepLoader(ABC):
     valid: list[bool]
     """Whether each row of the last item counts: not where it fills up a padded step."""
 
-    def __init__(self, course: Course) -> None:
+    def __init__(self, course: Course, builders: int = 1) -> None:
+        """`builders`: how many processes build steps."""
         self.pipe = course.pipe
         self.rank, self.world_size = course.rank, course.world_size
         self.valid = []
         self._course = course
         self._iterator: weakref.ref[StepIterator] | None = None
-        self._counters = {"steps": 0, "consumed_rows": 0, "holes": 0, "rows_left": 0, "wait_time": 0.0}
+        self._counted = Counted(course, builders)
 
     @abstractmethod
     def _builder(self, assignment: Assignment) -> Builder:
@@ -78,6 +81,7 @@ class StepLoader(ABC):
         if self._live is not None:
             raise RuntimeError("this loader is being iterated: load its state before iter(), or close() it first")
         self._course.load(state)
+        self._counted.loaded()
 
     def get_state(self) -> dict[str, Any]:
         """`state_dict`, by its other name."""
@@ -131,11 +135,20 @@ class StepLoader(ABC):
         if live is not None:
             live.close()
 
-    def stats(self) -> dict[str, Any]:
-        """Counters since the loader was made: `steps`, `consumed_rows`, `holes` (rows left out in their places),
-        `rows_left` (rows of steps that weren't whole, where an epoch ended) and `wait_time` (seconds that the consumer
-        waited)."""
-        return dict(self._counters)
+    def stats(self) -> Stats:
+        """What went on since the loader was made, in all processes that build its steps; printed, it is a table that
+        says what the bottleneck is. Times are seconds, and those of several processes are added up.
+
+        Handed out: `steps`, `consumed_rows`, `holes` (rows left out in their places), `rows_left` (of steps that
+        weren't whole, where an epoch ended); `unscanned_rows` of this epoch are still to come (None: nobody knows).
+        On their way: `raw_queue_depth` (samples that are here and weren't read) and `prefetch_queue_depth` (rows that
+        are ready). Left out by on_error: `rows_skipped` (with those before the state that was loaded) and `skipped`,
+        the first of them, each with its node, data set, key and error.
+        Time: `wait_time` (the consumer waited), `consumer_time` (it did something else), `fetch_time` (builders stood
+        still for shards), `transform_time` (they did something else). Read: `bytes_loaded`, about, and `sources`, by
+        data set. The caches: `cache_hits`, `cache_misses`, `evictions`, `downloads` and `bytes_downloaded`.
+        """
+        return self._counted.stats()
 
     def close(self) -> None:
         """End the iterator, if there is one, with its threads, processes, pins and files. Closing twice is fine."""
@@ -174,22 +187,22 @@ class StepIterator:
             self.stop()
             raise step.error
         if not self._goes_on(step.whole):
-            self._loader._counters["rows_left"] += len(step.valid) + step.holes
+            self._loader._counted.left(step)
             self.close()
             raise StopIteration
         return self._handed(step)
 
     def _built(self) -> Step:
-        loader, begin = self._loader, time.perf_counter()
-        try:
-            if self._builder is None:
-                self._builder = loader._builder(loader._course.rest(self._ahead))
-            return self._builder.next()
-        except BaseException:
-            self.stop()
-            raise
-        finally:
-            loader._counters["wait_time"] += time.perf_counter() - begin
+        loader = self._loader
+        with loader._counted.waiting():
+            try:
+                if self._builder is None:
+                    loader._counted.begin()
+                    self._builder = loader._builder(loader._course.rest(self._ahead))
+                return self._builder.next()
+            except BaseException:
+                self.stop()
+                raise
 
     def _goes_on(self, whole: bool) -> bool:
         course = self._loader._course
@@ -210,10 +223,7 @@ class StepIterator:
         loader = self._loader
         loader._course.commit(step)
         loader.valid = step.valid
-        counters = loader._counters
-        counters["steps"] += 1
-        counters["consumed_rows"] += len(step.valid)
-        counters["holes"] += step.holes
+        loader._counted.handed(step)
         return step.item
 
     def stop(self) -> None:
@@ -247,6 +257,10 @@ class Loader(StepLoader):
     are in the state. `threads=0` builds steps when they are asked for, else a thread builds them ahead, collate and
     all.
 
+    `on_error` and `fail_after` (see `Pipeline`) hold for all functions of the pipeline that were given no `on_error`
+    of their own, collate and those of zip_with, scan and through excepted; "skip", "warn" and a function leave a hole
+    here, so that every rank still has its rows in the same places.
+
     Raises ConfigError where these don't go together or with the pipeline, ValueError where a state doesn't fit.
     Touches no storage before `iter()`, which raises InfeasiblePipelineError where the pipeline doesn't fit.
     """
@@ -268,28 +282,32 @@ class Loader(StepLoader):
         seed: int | None = None,
         collate: Collate | None = None,
         threads: int | None = None,
+        on_error: OnErrorGiven = None,
+        fail_after: int = 100,
     ) -> None:
         if threads not in (None, 0, 1):
             raise ConfigError(f"threads={threads!r}: steps are built by one thread ahead, or with 0 when asked for")
         super().__init__(
             Course(
                 pipe, global_batch, rank=rank, world_size=world_size, replicas=replicas, ends=ends, steps=steps,
-                agree=agree, columns=columns, turns=turns, homes=homes, seed=seed,
+                agree=agree, columns=columns, turns=turns, homes=homes, seed=seed, on_error=on_error,
+                fail_after=fail_after,
             )
         )  # fmt: skip
+        self._tally = self._counted.counters.tally(0)
         self._collate, self._threads = collate, 1 if threads is None else threads
 
     def _builder(self, assignment: Assignment) -> Builder:
-        built = _Inline(self._course.top, assignment, self._collate)
+        built = _Inline(self._course.top, assignment, self._collate, self._tally)
         return _Ahead(built, assignment.last) if self._threads else built
 
 
 class _Inline:
     """Builds steps when they are asked for."""
 
-    def __init__(self, top: Node, assignment: Assignment, collate: Collate | None) -> None:
-        self._window = ShardWindow(assignment.ahead)
-        self._reader = assignment.reader(top, self._window, collate)
+    def __init__(self, top: Node, assignment: Assignment, collate: Collate | None, tally: Tally) -> None:
+        self._window = ShardWindow(assignment.ahead, tally)
+        self._reader = assignment.reader(top, self._window, collate, tally=tally)
 
     def next(self) -> Step:
         return self._reader.built()

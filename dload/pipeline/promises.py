@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import threading
 from collections.abc import Callable, Sequence
@@ -71,8 +72,10 @@ class Pool:
 
     def __init__(self, threads: int, name: str) -> None:
         self._threads, self._name = threads, name
-        self._jobs: SimpleQueue[tuple[Task, Callable[..., Any], tuple[Any, ...]] | None] | None = None
+        self._jobs: _Jobs | None = None
+        self._running: list[threading.Thread] = []
         self._process = 0
+        _pools.add(self)
 
     def submit(self, fn: Callable[..., Any], *arguments: Any) -> Task:
         """`fn(*arguments)`, in the order of calls."""
@@ -83,17 +86,20 @@ class Pool:
         jobs.put((task, fn, arguments))
         return task
 
-    def _begin(self) -> SimpleQueue[tuple[Task, Callable[..., Any], tuple[Any, ...]] | None]:
+    def _begin(self) -> _Jobs:
         jobs = self._jobs = SimpleQueue()
-        self._process = os.getpid()
+        self._process, self._running = os.getpid(), []
         for number in range(self._threads):
-            name = f"dload-{self._name}-{number + 1}"
+            thread = threading.Thread(
+                target=_work, args=(jobs,), name=f"dload-{self._name}-{number + 1}", daemon=True
+            )  # fmt: skip
             try:
-                threading.Thread(target=_work, args=(jobs,), name=name, daemon=True).start()
+                thread.start()
             except RuntimeError:  # no more threads to be had: those that are there do it all
                 if not number:
                     raise
                 break
+            self._running.append(thread)
         return jobs
 
     def close(self) -> None:
@@ -108,11 +114,30 @@ class Pool:
         for _ in range(self._threads):
             jobs.put(None)
 
+    def join(self) -> None:
+        """Wait until the threads of a closed pool have ended."""
+        for thread in self._running if self._process == os.getpid() else []:
+            thread.join()
+
     def __del__(self) -> None:
         self.close()
 
 
-def _work(jobs: SimpleQueue[tuple[Task, Callable[..., Any], tuple[Any, ...]] | None]) -> None:
+_Jobs = SimpleQueue[tuple[Task, Callable[..., Any], tuple[Any, ...]] | None]
+_pools: WeakSet[Pool] = WeakSet()
+
+
+@atexit.register
+def _end_all() -> None:
+    """A daemon thread is killed where it stands when the interpreter goes, which libraries in C++ take badly."""
+    pools = list(_pools)
+    for pool in pools:
+        pool.close()
+    for pool in pools:
+        pool.join()
+
+
+def _work(jobs: _Jobs) -> None:
     while (job := jobs.get()) is not None:
         task, fn, arguments = job
         try:

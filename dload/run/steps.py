@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import islice
@@ -10,6 +11,7 @@ from typing import Any
 from dload.pipeline.cursors import applied
 from dload.pipeline.dealing import Deal
 from dload.pipeline.running import HOLE, Cursor, Run
+from dload.run.counters import Tally
 
 LaneStates = dict[int, Any]
 """Lane -> its cursor's state; a lane that hasn't begun isn't in it. Stream tier only."""
@@ -52,7 +54,9 @@ class StepReader:
         states: LaneStates | None = None,
         stride: int = 1,
         collate: Collate | None = None,
+        tally: Tally | None = None,
     ) -> None:
+        self._tally = tally or Tally()
         self._deal, self._run, self._rows, self._epoch, self._stride = deal, run, rows, epoch, stride
         self._columns = deal.columns(rows)
         self._indexed = deal.top.indexed
@@ -63,6 +67,15 @@ class StepReader:
 
     def read(self) -> Step:
         """The next step; it isn't whole where lanes run dry."""
+        begin, built = time.perf_counter(), 0
+        try:
+            step = self._read()
+            built = len(step.valid)
+            return step
+        finally:
+            self._tally.built(built, time.perf_counter() - begin)
+
+    def _read(self) -> Step:
         number = self.step
         rows: list[Any] = []
         states: LaneStates = {}

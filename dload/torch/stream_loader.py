@@ -8,7 +8,7 @@ from typing import Any
 
 from dload.api.course import Assignment, Course
 from dload.api.loader import Builder, StepLoader
-from dload.api.pipeline import Pipeline
+from dload.api.pipeline import OnErrorGiven, Pipeline
 from dload.errors import ConfigError
 from dload.run.steps import Collate
 from dload.torch.collate import collate as default_collate
@@ -58,6 +58,8 @@ class StreamLoader(StepLoader):
         pin_memory: bool = False,
         multiprocessing_context: Any = None,
         in_order: bool = True,
+        on_error: OnErrorGiven = None,
+        fail_after: int = 100,
     ) -> None:
         if num_workers < 0 or prefetch_factor < 1:
             raise ConfigError(f"num_workers={num_workers} and prefetch_factor={prefetch_factor}: at least 0 and 1")
@@ -70,7 +72,9 @@ class StreamLoader(StepLoader):
             Course(
                 pipe, global_batch, rank=rank, world_size=world_size, replicas=replicas, ends=ends, steps=steps,
                 agree=agree, columns=columns, turns=turns, homes=homes, seed=seed, workers=num_workers,
-            )
+                on_error=on_error, fail_after=fail_after,
+            ),
+            max(1, num_workers),
         )  # fmt: skip
         self.num_workers = num_workers
         self._collate = default_collate if collate is None else collate
@@ -86,7 +90,9 @@ class StreamLoader(StepLoader):
         if fleet is None or not fleet.lasts or fleet.workers != workers:
             if fleet is not None:
                 fleet.end()
-            fleet = self._fleet = Fleet(self._course.top, self._collate, workers, **self._options)
+            fleet = self._fleet = Fleet(
+                self._course.top, self._collate, self._counted.counters, workers, **self._options
+            )  # fmt: skip
         fleet.begin(assignment)
         return fleet
 

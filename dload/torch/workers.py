@@ -16,6 +16,7 @@ from dload.api.course import Assignment
 from dload.files.shared import SharedBytes
 from dload.pipeline.node import Node
 from dload.randomness import hash64
+from dload.run.counters import Counters
 from dload.run.steps import Collate, Step
 from dload.run.window import ShardWindow
 from dload.torch.slots import Slots
@@ -34,6 +35,7 @@ class Fleet:
         self,
         top: Node,
         collate: Collate,
+        counters: Counters,
         workers: int,
         *,
         prefetch_factor: int,
@@ -44,7 +46,7 @@ class Fleet:
         self.workers = workers
         self.lasts = persistent and workers > 0
         """Whether another assignment may be given to it."""
-        self._steps = _Steps(top, collate, [Slots(prefetch_factor + 1) for _ in range(workers)])
+        self._steps = _Steps(top, collate, counters, [Slots(prefetch_factor + 1) for _ in range(workers)])
         self._generator = torch.Generator()  # where the loader would draw from torch's own, training would depend on it
         self._loader = torch.utils.data.DataLoader(
             self._steps, batch_size=None, num_workers=workers, collate_fn=_as_it_is, pin_memory=pin_memory,
@@ -94,8 +96,8 @@ class _Steps(torch.utils.data.IterableDataset[Any]):
     """What the workers iterate over. What they are to build is in memory that all share, since those that persist were
     made long before."""
 
-    def __init__(self, top: Node, collate: Collate, slots: list[Slots]) -> None:
-        self.top, self.collate, self.slots = top, collate, slots
+    def __init__(self, top: Node, collate: Collate, counters: Counters, slots: list[Slots]) -> None:
+        self.top, self.collate, self.counters, self.slots = top, collate, counters, slots
         self._shared = SharedBytes(_LENGTH)
 
     def assign(self, assignment: Assignment) -> None:
@@ -121,8 +123,9 @@ class _Share:
     that has ended by itself then."""
 
     def __init__(self, steps: _Steps, assignment: Assignment, worker: int, workers: int, slots: Slots | None) -> None:
-        self._window = ShardWindow(assignment.ahead)
-        self._reader = assignment.reader(steps.top, self._window, steps.collate, worker, workers)
+        tally = steps.counters.tally(worker)
+        self._window = ShardWindow(assignment.ahead, tally)
+        self._reader = assignment.reader(steps.top, self._window, steps.collate, worker, workers, tally)
         self._last = assignment.last
         self._slots = slots
 
