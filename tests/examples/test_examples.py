@@ -10,7 +10,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-ELSEWHERE = {"jax_global_arrays": "tests/jax/test_loader.py"}  # with arguments, and only where its extra is installed
+ELSEWHERE = {  # with arguments, and only where their extras are installed
+    "jax_global_arrays": "tests/jax/test_loader.py",
+    "jax_without_import": "tests/providers/test_example.py",
+}
 EXAMPLES = [path for path in sorted((ROOT / "examples").glob("*.py")) if path.stem not in ELSEWHERE]
 
 
