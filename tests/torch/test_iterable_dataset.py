@@ -19,12 +19,6 @@ from dload.pack import Sample
 from dload.store.local import FolderStore
 from dload.torch import as_iterable_dataset
 
-# What torch itself warns of in its workers is not what is under test.
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore:.*number of workers.*:UserWarning"),
-    pytest.mark.filterwarnings("ignore:.*max number of worker.*:UserWarning"),
-]
 
 COUNT = 300
 
