@@ -19,7 +19,6 @@ from dload.pack import Sample
 from dload.store.local import FolderStore
 from dload.torch import as_iterable_dataset
 
-
 COUNT = 300
 
 
