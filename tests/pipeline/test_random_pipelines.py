@@ -15,6 +15,7 @@ from dload.pipeline.failures import OnError
 from dload.pipeline.group import Expand, Filter, Scan, Through, Windows, unbatch
 from dload.pipeline.mix import Mix
 from dload.pipeline.node import Node
+from dload.pipeline.packing import Pack
 from dload.pipeline.reorder import Repeat, Shuffle, Skip, Take
 from dload.pipeline.sources import Sequenced
 from dload.randomness import hash64
@@ -80,6 +81,19 @@ def first_of(*items: Any) -> Any:
     return items[0]
 
 
+def tokens(item: Any) -> list[int]:
+    name = hash64(repr(item))
+    return [name % 1000 + at for at in range(name % 6)]
+
+
+def packed(parent: Node, **more: Any) -> Node:
+    return Map(Pack(Map(parent, tokens), 4, eos_id=0, pad_id=-1, **more), comparable)
+
+
+def comparable(block: dict[str, Any]) -> dict[str, Any]:
+    return {name: value if name == "valid" else value.tolist() for name, value in block.items()}
+
+
 ONE: dict[str, Callable[..., Node]] = {
     "map": lambda p: Map(p, label),
     "rng": lambda p: Map(p, rolled, rng=True),
@@ -123,6 +137,8 @@ STREAM: dict[str, Callable[..., Node]] = {
     "expand": lambda p: Expand(p, several),
     "scan": lambda p: Scan(p, folded, (0, 0)),
     "through": lambda p: Through(p, through),
+    "packed": packed,
+    "bins": lambda p: packed(p, mode="best_fit", seed=3),
     "skips": lambda p: Map(p, failing, on_error=SKIP_IT),
     "workers' skips": lambda p: Map(p, failing, workers=2, queue=4, on_error=SKIP_IT),
     "batches' skips": lambda p: MapBatches(p, all_failing, 3, on_error=SKIP_IT),
