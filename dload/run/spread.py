@@ -23,6 +23,7 @@ from dload.run.window import ShardWindow
 
 _BYTES = 4 << 20  # of samples that a stretch is made of, about
 _MOST = 1024  # elements of a stretch
+_LEAST = 8  # stretches for each process
 _EPOCH = (0,)
 
 
@@ -35,7 +36,7 @@ def spread(top: Node, seed: int, ahead: int, workers: int, start: int = 0) -> It
     """
     assert top.indexed and top.length is not None
     length = top.length
-    size = max(1, min(_MOST, int(_BYTES / max(1.0, top.mean_bytes)), -(-(length - start) // workers)))
+    size = max(1, min(_MOST, int(_BYTES / max(1.0, top.mean_bytes)), (length - start) // (_LEAST * workers)))
     stretches = ((first, min(first + size, length)) for first in range(start, length, size))
     pool = ProcessPoolExecutor(
         workers, multiprocessing.get_context("spawn"), _begin, (pickle.dumps((top, seed, ahead)),)
