@@ -49,8 +49,8 @@ class Delimited:
     def _samples(self, rows: Iterator[list[str]], prefix: str, shown: str) -> Iterator[Sample]:
         numbered = _checked(rows, shown)
         names = next(numbered, (0, []))[1]
-        chosen = [name for name in choose(names, self._wanted or None, shown) if name != KEY]
         key = self._key or (KEY if KEY in names else None)
+        chosen = [name for name in choose(names, self._wanted or None, shown) if not name == KEY == key]
         if key is not None and key not in names:
             raise ConfigError(f"{shown}: there is no column {key!r} for --key", remedy=f"there are {names}")
         places = [(name, names.index(name)) for name in chosen]

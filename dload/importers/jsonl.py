@@ -44,6 +44,7 @@ class JsonLines:
         self._wanted = frozenset(columns)
         self._key = key
         self._whole = whole_lines
+        self._begun = False
 
     def __iter__(self) -> Iterator[Sample]:
         self.columns.clear()
@@ -55,17 +56,18 @@ class JsonLines:
             with plain_stream(self.files, name) as stream:
                 for number, line in _lines(stream, shown):
                     with naming(shown, f"line {number + 1:,}"):
-                        key, row = self._parsed(line, shown, number)
+                        key, row = self._parsed(line)
                         yield row_key(prefix, number) if key is None else key, self._fields(line, row, seen)
         if missing := self._wanted - seen:
             raise SampleError(f"{self.files.url}: no line has {', '.join(map(repr, sorted(missing)))}")
 
-    def _parsed(self, line: bytes, shown: str, number: int) -> tuple[str | None, dict[str, Any]]:
+    def _parsed(self, line: bytes) -> tuple[str | None, dict[str, Any]]:
         row = json.loads(line, object_pairs_hook=_unique, parse_float=_finite)
         if not isinstance(row, dict):
             raise ValueError("it is no JSON object; each line must be one")
-        if self._key is None and number == 0 and KEY in row:
+        if not self._begun and self._key is None and KEY in row:
             self._key = KEY
+        self._begun = True
         if self._key is None:
             return None, row
         key = row.get(self._key)
@@ -79,7 +81,7 @@ class JsonLines:
             return {"json": line}
         fields = {}
         for name, value in row.items():
-            if name == KEY or value is None or (self._wanted and name not in self._wanted):
+            if (name == KEY == self._key) or value is None or (self._wanted and name not in self._wanted):
                 continue
             seen.add(name)
             codec, fields[name] = _encoded(name, value)

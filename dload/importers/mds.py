@@ -82,7 +82,7 @@ class Mds:
                 raise ConfigError(f"{self._shown}: there is no column {key!r}", remedy=f"there are {there}")
             if key is not None and shard.encodings[key] not in ("str", *NUMBERS):
                 raise ConfigError(f"{self._shown}: the key {key!r} is {shard.encodings[key]}, neither text nor number")
-            shard.prepare([name for name in there if name != KEY], key, self.columns, self._shown)
+            shard.prepare([name for name in there if not name == KEY == key], key, self.columns, self._shown)
         return shards
 
     def __iter__(self) -> Iterator[Sample]:

@@ -37,10 +37,10 @@ class Rows:
                 f"{shown}: there is no column {self._key!r} for --key", remedy=f"there are {schema.names}"
             )
         names = choose(schema.names, self._wanted or None, shown)
-        for name in names:
-            if name != KEY:
-                self._prepare(name, schema.field(name).type, shown)
         key = self._key_of(schema.names)
+        for name in names:
+            if not name == KEY == key:
+                self._prepare(name, schema.field(name).type, shown)
         return names if key is None or key in names else [*names, key]
 
     def _key_of(self, names: Sequence[str]) -> str | None:
