@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import sys
 import threading
 import warnings
 import weakref
@@ -15,6 +16,8 @@ from dload.api.counted import Counted
 from dload.api.course import Assignment, Course, merge_states
 from dload.api.pipeline import OnErrorGiven, Pipeline
 from dload.errors import ConfigError
+from dload.pipeline.failures import OnError
+from dload.pipeline.fallible import with_default
 from dload.pipeline.node import Node
 from dload.run.at_exit import close_at_exit
 from dload.run.counters import Tally
@@ -25,6 +28,7 @@ from dload.run.window import ShardWindow
 __all__ = ["Loader", "StepLoader", "merge_states"]
 
 _AHEAD = 2  # steps that are built before they are asked for
+_HOLES = OnError("hole", in_place=True, fail_after=sys.maxsize)
 
 
 class Builder(Protocol):
@@ -98,7 +102,12 @@ class StepLoader(ABC):
         self._course.set_epoch(epoch)
 
     def skip(self, steps: int = 1) -> None:
-        """Step over the next `steps` steps: behind an error, the one that raised it."""
+        """Step over the next `steps` steps: behind an error, the one that raised it.
+
+        A pipeline in the stream tier is read for that, and whatever fails in its functions leaves a hole meanwhile. An
+        element that is held over several steps, by a shuffle above a filter, say, is read again after each: who meets
+        it again skips again. Raises what zip_with, scan, through and the store raise there.
+        """
         if steps < 0:
             raise ConfigError(f"can't skip {steps} steps")
         live = self._live
@@ -109,13 +118,16 @@ class StepLoader(ABC):
             course.step += steps
             return
         window = ShardWindow(0)
+        reader = course.rest(0).reader(with_default(course.top, _HOLES, over_raising=True), window)
         try:
-            reader = course.rest(0).reader(course.top, window)
             for _ in range(steps):
-                course.commit(reader.read())
-            reader.close()
+                step = reader.read()
+                if not step.whole:
+                    break
+                course.commit(step)
         finally:
             window.close()
+            reader.close()
 
     # ---- iterating
     @property

@@ -108,8 +108,9 @@ class Fallible(Node):
         return GuardedCursor(parent, apply, named, guard, (guard.path, lane.number, lane.base, epoch), drop)
 
 
-def with_default(top: Node, policy: OnError) -> Node:
-    """The same pipeline, where functions follow this policy whose node says nothing of errors."""
+def with_default(top: Node, policy: OnError, over_raising: bool = False) -> Node:
+    """The same pipeline, where functions follow this policy whose node says nothing of errors; with `over_raising`,
+    those as well whose node says that errors are raised."""
     made: dict[int, Node] = {}
 
     def changed(node: Node) -> Node:
@@ -117,8 +118,10 @@ def with_default(top: Node, policy: OnError) -> Node:
         if found is None:
             found = made[id(node)] = copy.copy(node)
             found.parents = tuple(map(changed, node.parents))
-            if isinstance(found, Fallible) and found.on_error is None:
-                found.on_error = policy
+            if isinstance(found, Fallible):
+                own = found.on_error
+                if own is None or (over_raising and own.raises):
+                    found.on_error = policy
         return found
 
     return changed(top)

@@ -397,6 +397,38 @@ def test_an_error_comes_in_its_step_and_can_be_skipped(threads: int) -> None:
         assert list(iterator) == [[12, 13, 14, 15], [16, 17, 18, 19]]
 
 
+@pytest.mark.parametrize("ends", ["endless", "agree"])
+def test_an_error_in_a_stream_can_be_skipped(ends: str) -> None:
+    def bad(x: int) -> int:
+        if x in (9, 10, 26):
+            raise ZeroDivisionError(str(x))
+        return x
+
+    pipe = dload.from_iterable(list(range(40))).filter(lambda x: x % 2 == 0 or x == 9)
+    options: dict[str, Any] = {"agree": lambda flag: flag} if ends == "agree" else {}
+    for made in (pipe.map(bad), pipe.map(bad, on_error="raise"), pipe.map(bad).zip_with(max, pipe)):
+        with Loader(made, 4, ends=ends, **options) as loader:
+            iterator = iter(loader)
+            assert next(iterator) == [0, 2, 4, 6]
+            for failing in (1, 3):
+                for _ in range(2):
+                    with pytest.raises(ZeroDivisionError):
+                        next(iterator)
+                    assert loader.state_dict()["step"] == failing
+                loader.skip(1)
+                assert next(iterator) == {1: [14, 16, 18, 20], 3: [30, 32, 34, 36]}[failing]
+
+
+def test_skipping_ends_with_the_epoch() -> None:
+    pipe = dload.from_iterable(list(range(10))).filter(bool)
+    with Loader(pipe, 4, ends="ragged") as loader:
+        iterator = iter(loader)
+        loader.skip(5)
+        assert loader.state_dict()["step"] == 2
+        assert next(iterator, None) is None
+        assert next(iter(loader)) == [1, 2, 3, 4]
+
+
 def test_what_was_built_ahead_does_not_count(repo: Repository) -> None:
     built = []
     loader = Loader(dload.from_iterable(list(range(40))).tap(built.append), 4)

@@ -42,6 +42,10 @@ def broken(key: str) -> str:
     return key
 
 
+def broken_too(key: str) -> str:
+    return broken("k0111" if key == "k0112" else key)
+
+
 @pytest.fixture(scope="module")
 def repo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Repository]:
     folder = tmp_path_factory.mktemp("stream-loader")
@@ -293,6 +297,25 @@ def test_case_c63_a_workers_error_comes_in_its_step_and_can_be_skipped(repo: Rep
             assert loader.state_dict()["step"] == 11
         loader.skip(1)
         assert [rows[0] for rows in iterator] == [f"k{i:04d}" for i in range(120, 300, 10)]
+
+
+def test_an_error_in_a_stream_can_be_skipped(repo: Repository) -> None:
+    pipe = repo.dataset("speech").samples().map(key_of).filter(keep).map(broken_too)
+    with StreamLoader(pipe, 10, num_workers=2, collate=list, ends="endless", columns=1) as loader:
+        iterator = iter(loader)
+        seen = [next(iterator) for _ in range(6)]
+        with pytest.raises(ZeroDivisionError, match="this one"):
+            while True:
+                seen.append(next(iterator))
+        at = loader.state_dict()["step"]
+        assert at == len(seen)
+        loader.skip(1)
+        seen += [next(iterator) for _ in range(4)]
+    rows = [int(key[1:]) for step in seen for key in step]
+    assert 112 not in rows
+    whole = dload.Loader(pipe, 10, ends="endless", columns=1, turns=2, on_error="hole")
+    expected = [rows for _, rows in zip(range(at + 5), whole, strict=False)]
+    assert seen == expected[:at] + expected[at + 1 :]
 
 
 class UnpickledError(Exception):
