@@ -95,6 +95,9 @@ def _dataset(store: Store, name: str, sizes: Mapping[str, int]) -> Iterator[str]
     published = {record.version for record in records.values()} - removed
     for version in sorted(published & there):
         yield from _whole(store, name, version, sizes, "log")
+    for info in store.list(keys.derived_prefix(name)):
+        if not is_version(store.get(info.key).data.decode()):
+            yield f"{info.key} holds no version id"
 
 
 def _log(store: Store, name: str) -> Iterator[Record]:

@@ -21,6 +21,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
+from dload.api import Repository
+from dload.cache import ShardCache
 from dload.repo import keys
 from dload.store import open_store
 from dload.store.base import Store
@@ -28,6 +30,19 @@ from dload.testing import invariants
 from dload.testing.s3_server import S3Server
 
 _HOURS_AGO = 2 * 3600.0
+_RECIPES = """
+def backward(sample):
+    return sample[0], {name: value[::-1] for name, value in sample[1].items()}
+
+def is_even(sample):
+    return int(sample[0][-1]) % 2 == 0
+
+def reversed_(repo):
+    return repo.dataset("speech", "latest").samples().map(backward)
+
+def even(repo):
+    return repo.dataset("speech", "latest").samples().filter(is_even)
+"""
 _FOREIGN = {"shards/README": b"mine", "elsewhere/x": b"mine"}
 
 
@@ -54,6 +69,7 @@ class World:
             own = {f"{i:03}.bin": random.Random(1000 * number + i).randbytes(8000) for i in range(20, 30 + 5 * number)}
             self.trees[f"tree{number}"] = common | own
         self.trees["more"] = {f"z{i:03}.bin": random.Random(-i).randbytes(8000) for i in range(10)}
+        (self.folder / "recipes.py").write_text(_RECIPES)
         for name, files in self.trees.items():
             for path, data in files.items():
                 target = self.folder / name / path
@@ -71,6 +87,7 @@ class Verb:
     removes: tuple[tuple[str, str], ...] = ()  # what may be out of sight afterwards
     collects: bool = False
     holds: str | None = None  # the tree that is the latest version of speech afterwards
+    makes: str | None = None  # the data set that is then derived from the latest version of speech
 
 
 def _draw(world: World) -> Verb:
@@ -93,6 +110,8 @@ def _draw(world: World) -> Verb:
         Verb(("tag", f"birds@{_latest(world, 'birds') or 'latest'}", f"t{world.draw.randrange(1 << 30)}")),
         Verb(("gc", "--yes", "--grace", "0s"), collects=True),
         Verb(("copy", "speech", "--to", f"{world.url}-copy")),
+        Verb(("derive", "recipes:reversed_", "backward", *size, "--workers", "1"), makes="backward"),
+        Verb(("derive", "recipes:even", "some", "--view"), makes="some"),
         Verb(("pull", "speech")),
         Verb(("pull", "speech", "--to", str(world.folder / f"out{world.draw.randrange(1 << 30)}"))),
         Verb(("verify", "--all", "--read-data")),
@@ -156,6 +175,8 @@ def _round(world: World) -> bool:
     _check(world, verb, expected, f"{what}, then run again:\n{said}")
     if verb.holds is not None:
         _holds_tree(world, verb.holds, what)
+    if verb.makes is not None:
+        _is_output(world, verb.makes, what)
     world.killed[name] += killed
     return killed
 
@@ -183,6 +204,20 @@ def _holds_tree(world: World, tree: str, what: str) -> None:
     samples = invariants.content(world.store, "speech", latest)
     files = {f"{key}.{name}": data for key, fields in samples for name, data in fields.items()}
     assert files == world.trees[tree], f"{what}: the latest version isn't {tree}"
+
+
+def _is_output(world: World, name: str, what: str) -> None:
+    source = _latest(world, "speech")
+    lineage = Repository(world.store, ShardCache(world.folder / "looking")).lineage("speech", source)
+    versions = [version for derived, version in lineage.derived_by if derived == name]
+    assert source and versions, what
+    samples = invariants.content(world.store, "speech", source)
+    outputs = {
+        "backward": [(key, {name: value[::-1] for name, value in fields.items()}) for key, fields in samples],
+        "some": [sample for sample in samples if int(sample[0][-1]) % 2 == 0],
+    }
+    for version in versions:
+        assert invariants.content(world.store, name, version) == outputs[name], f"{what}: {name}@{version} is another"
 
 
 def _hours_pass(store: Store) -> None:

@@ -17,6 +17,7 @@ from dload.api import Repository
 from dload.cache import ShardCache
 from dload.errors import ConfigError, ConflictError, DloadError, NotFoundError, UnavailableError
 from dload.pack import Sample
+from dload.repo import keys
 from dload.store.base import Store
 from dload.store.faulty import Call, Fault, Faulty, Plan, fail_at
 from dload.store.memory import MemoryStore
@@ -164,6 +165,28 @@ def _pull(at: At) -> None:
     at.repo.dataset("speech").fetch()
 
 
+def loud(sample: Sample) -> Sample:
+    return sample[0].upper(), sample[1]
+
+
+def _derive(at: At) -> None:
+    at.repo.derive("loud", at.repo.dataset("speech").samples().map(loud), target_shard_size=TARGET)
+
+
+def _derived(at: At) -> bool:
+    [ref] = at.repo.store.list(keys.derived_prefix("loud"))
+    version = at.repo.store.get(ref.key).data.decode()
+    return at.repo.resolve("loud") == version and _samples(at.repo, "loud") == [loud(sample) for sample in TWO]
+
+
+def _even(sample: Sample) -> bool:
+    return int(sample[0][-1]) % 2 == 0
+
+
+def _view(at: At) -> None:
+    at.repo.view("part", at.repo.dataset("speech"), _even)
+
+
 def _samples(repo: Repository, name: str) -> list[Sample]:
     return invariants.content(repo.store, name, repo.resolve(name))
 
@@ -192,6 +215,8 @@ OPERATIONS = {
     "untag": Operation(_untag, lambda at: at.repo.tags("speech") == {}),
     "gc": Operation(_gc, lambda at: tuple(at.repo.gc(dry_run=True)) == (0, 0), _removed_long_ago),
     "copy": Operation(_copy, lambda at: _samples(at.target, "speech") == TWO),
+    "derive": Operation(_derive, _derived),
+    "view": Operation(_view, lambda at: _samples(at.repo, "part") == list(filter(_even, TWO))),
     "pull": Operation(_pull, lambda at: list(at.repo.dataset("speech").samples()) == TWO),
 }
 # May these disappear? Only what was removed long ago, by gc.
