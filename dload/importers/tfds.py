@@ -10,6 +10,7 @@ import json
 import re
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -110,18 +111,20 @@ class Tfds:
 
     def _records(self, name: str, count: int, shown: str) -> Iterator[bytes]:
         with self.files.local(name) as path:
+            path.open("rb").close()  # the reader says of a file that isn't there what it says of a damaged one
+            reader = ArrayRecordReader(str(path))
             try:
-                reader = ArrayRecordReader(str(path))
-                there = reader.num_records()
-            except (RuntimeError, ValueError, OSError) as error:
-                raise SampleError(f"{shown} can't be read: {error}", remedy="fetch or make it anew") from error
-            try:
+                there = reader.num_records() if reader.ok() else None
                 if there != count:
-                    raise SampleError(f"{shown} has {there:,} records, {INFO} says {count:,}", remedy="make it anew")
+                    what = "is no ArrayRecord" if there is None else f"has {there:,} records, {INFO} says {count:,}"
+                    raise SampleError(f"{shown} {what}", remedy="fetch or make it anew")
                 for first in range(0, count, _BATCH):
                     yield from reader.read(list(range(first, min(count, first + _BATCH))))
+            except (RuntimeError, IndexError) as error:
+                raise SampleError(f"{shown} is damaged: {error}", remedy="fetch or make it anew") from error
             finally:
-                reader.close()
+                with suppress(RuntimeError):
+                    reader.close()
 
     def _fields(self, example: Mapping[str, Feature]) -> dict[str, bytes]:
         fields: dict[str, bytes] = {}
