@@ -164,7 +164,9 @@ class _Cursor:
     """
 
     def __init__(self, order: DisplacedOrder, home: int, at: int) -> None:
-        self._order, self._number = order, home
+        # Not the order itself, which has its cursors: it is large, and would wait for the garbage collector.
+        self._draw = order.seed, order.epoch, home
+        self._starts = order.starts
         self._home = order.home(home)
         self._n = n = order.n
         self._window: _Window = _NumpyWindow(n) if randomness.HAVE_NUMPY else _PlainWindow(n)
@@ -181,11 +183,11 @@ class _Cursor:
 
     def _key(self, goal: int) -> None:
         """Key units until those that are left begin at rank `goal` or later."""
-        order, home, offsets = self._order, self._home, self._home.offsets
+        home, offsets = self._home, self._home.offsets
         while self._next < len(home.units) and offsets[self._next] < goal:
             unit, low, high = home.piece(self._next)
-            seed = hash64(order.seed, order.epoch, self._number, unit)
-            self._window.add(offsets[self._next], order.starts[unit] + low, high - low, seed)
+            seed = hash64(*self._draw, unit)
+            self._window.add(offsets[self._next], self._starts[unit] + low, high - low, seed)
             self._next += 1
 
     def _limit(self) -> float:
@@ -207,8 +209,8 @@ class DisplacedOrder:
     """The order of one epoch under `shuffle(n, seed)`.
 
     `sizes`: the lengths of the units, contiguous pieces of the parent's places. Positions are those of the shuffled
-    order, 0 to the sum of sizes. Successive ranges go on where the last one ended; any other position is sought, which
-    keys the units within n rows of it. For one thread at a time.
+    order, 0 to the sum of sizes. Successive ranges go on where the last one ended or a little further; any other
+    position is sought, which keys the units within n rows of it. For one thread at a time.
     """
 
     def __init__(self, sizes: Sequence[int], seed: int, epoch: tuple[int, ...], homes: int, n: int) -> None:
@@ -259,8 +261,8 @@ class DisplacedOrder:
         out: list[int] = []
         while start < stop:
             number = bisect_right(self._borders, start) - 1
-            first, end = self._borders[number], self._borders[number + 1]
-            cursor = self._cursors.pop(start, None) or _Cursor(self, number, start - first)
+            end = self._borders[number + 1]
+            cursor = self._cursor(start, number)
             part = cursor.take(min(stop, end) - start)
             out = out + part if out else part
             start += len(part)
@@ -269,6 +271,17 @@ class DisplacedOrder:
         while len(self._cursors) > self._most_cursors:
             self._cursors.popitem(last=False)
         return out
+
+    def _cursor(self, start: int, number: int) -> _Cursor:
+        """One that stands at a position of a home. Who leaves out a few, as one of several workers does, goes on."""
+        first = self._borders[number]
+        least = max(first, start - self.n - _BLOCK)  # to go over so many keys fewer rows than to seek
+        near = max((at for at in self._cursors if least <= at <= start), default=None)
+        if near is None:
+            return _Cursor(self, number, start - first)
+        cursor = self._cursors.pop(near)
+        cursor.take(start - near)
+        return cursor
 
     def at(self, positions: Sequence[int]) -> list[int]:
         """The parent's places at any positions. Works in blocks, and keeps the latest. Raises IndexError."""

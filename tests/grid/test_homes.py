@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -13,7 +12,7 @@ from dload.pipeline.dealing import Deal
 from dload.pipeline.elementwise import Enumerate
 from dload.pipeline.lanes import Grid
 from dload.pipeline.node import Node
-from dload.pipeline.order import home_starts, left_out
+from dload.pipeline.order import left_out
 from dload.pipeline.reorder import Shuffle
 from dload.testing.pipelines import elements, made_source, make_run
 
@@ -52,19 +51,6 @@ def test_a_node_reads_its_own_part_and_at_most_a_border_shard_with_its_neighbour
     assert sum(nodes_of) <= len(sizes) + NODES - 1
     if len(sizes) > 1:
         assert max(nodes_of) <= 2
-
-
-@settings(deadline=None, max_examples=60)
-@given(st.integers(0, 300), st.integers(1, 4), st.integers(1, 5), st.integers(0, 9))
-def test_homes_keep_equally_many(length: int, homes: int, rows: int, seed: int) -> None:
-    batch = homes * rows
-    stretches = left_out(seed, (1,), length, batch, homes)
-    gone = [place for first, count in stretches for place in range(first, first + count)]
-    assert gone == sorted(set(gone) & set(range(length)))
-    assert len(gone) == length % batch
-    starts = home_starts(homes, length)
-    kept = [sum(place not in gone for place in range(*span)) for span in pairwise(starts)]
-    assert len(set(kept)) == 1
 
 
 @settings(deadline=None, max_examples=30)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import random
+import weakref
 from itertools import accumulate, pairwise
 from statistics import mean
 
@@ -11,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dload import randomness
-from dload.pipeline.order import DisplacedOrder, FullOrder, drop_window, home_starts
+from dload.pipeline.order import DisplacedOrder, FullOrder, home_starts, left_out
 from dload.randomness import hash64
 from tests.models.lanes import Grid
 from tests.models.order import Order
@@ -63,7 +65,8 @@ def test_orders_are_the_same_everywhere(numpy: bool) -> None:
     ]
     assert hash64(DisplacedOrder([100] * 90, 3, (2, 1), 3, 500).places(0, 9000)) == 13496013394411988403
     assert FullOrder(11, 3, (0,), 2).places(0, 11) == [4, 2, 3, 1, 0, 5, 6, 7, 8, 10, 9]
-    assert [drop_window(3, (epoch,), 1003, 10, True) for epoch in range(4)] == [(880, 3), (405, 3), (589, 3), (794, 3)]
+    assert [left_out(3, (epoch,), 1003, 10, 1) for epoch in range(3)] == [((880, 3),), ((405, 3),), ((589, 3),)]
+    assert left_out(3, (0,), 1003, 10, 2) == ((226, 1), (727, 2))
 
 
 # ---------------------------------------------------------------- the order itself
@@ -152,6 +155,33 @@ def test_lanes_are_slices_and_each_unit_is_keyed_about_once(numpy: bool, monkeyp
     assert [place for lane in lanes for place in lane] == DisplacedOrder([200] * 400, 1, (0,), 2, 1000).places(
         0, 80_000
     )
+
+
+def test_who_leaves_out_a_few_goes_on_and_keys_each_unit_about_once(
+    numpy: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one of several workers does, that share the batches."""
+    keyed = []
+    order = DisplacedOrder([200] * 400, 1, (0,), 2, 1000)
+    monkeypatch.setattr("dload.pipeline.order.hash64", lambda *parts: keyed.append(parts) or hash64(*parts))
+    found = [order.places(start, start + 64) for start in range(0, 79_900, 256)]
+    assert len(keyed) < 400 + 20
+    whole = DisplacedOrder([200] * 400, 1, (0,), 2, 1000).places(0, 80_000)
+    assert found == [whole[start : start + 64] for start in range(0, 79_900, 256)]
+
+
+def test_an_order_that_is_forgotten_is_gone_at_once() -> None:
+    """It holds megabytes in few objects, so the garbage collector would leave many of them lying."""
+    order = DisplacedOrder([200] * 40, 1, (0,), 2, 1000)
+    order.places(0, 500)
+    order.at([7000, 3000])
+    gc.disable()
+    try:
+        forgotten = weakref.ref(order)
+        del order
+        assert forgotten() is None
+    finally:
+        gc.enable()
 
 
 def test_positions_outside_are_refused() -> None:
@@ -270,14 +300,17 @@ def test_demand_of_a_full_shuffle_is_everything_at_once() -> None:
 
 # ---------------------------------------------------------------- rows that are left out
 @settings(deadline=None)
-@given(T=st.integers(0, 500), B=st.integers(1, 60), seed=st.integers(0, 1 << 70))
-def test_whole_batches_leave_out_the_remainder(T: int, B: int, seed: int) -> None:
-    first, count = drop_window(seed, (0,), T, B, True)
-    assert count == T % B
-    assert 0 <= first <= T - count
-    assert drop_window(seed, (0,), T, B, False) == (T - count, count)
+@given(T=st.integers(0, 500), homes=st.integers(1, 5), c=st.integers(1, 20), seed=st.integers(0, 1 << 70))
+def test_each_home_leaves_out_what_the_others_have_not(T: int, homes: int, c: int, seed: int) -> None:
+    """So that all keep equally many, and whole batches together."""
+    stretches = left_out(seed, (0,), T, homes * c, homes)
+    assert sum(count for _, count in stretches) == T % (homes * c)
+    gone = {place for first, count in stretches for place in range(first, first + count)}
+    assert len(gone) == T % (homes * c)
+    kept = [len(set(range(low, high)) - gone) for low, high in pairwise(home_starts(homes, T))]
+    assert len(set(kept)) == 1
 
 
-def test_the_window_left_out_moves_over_all_places() -> None:
-    firsts = {drop_window(1, (epoch,), 23, 5, True)[0] for epoch in range(400)}
+def test_what_is_left_out_moves_over_all_places() -> None:
+    firsts = {left_out(1, (epoch,), 23, 5, 1)[0][0] for epoch in range(400)}
     assert firsts == set(range(21))
