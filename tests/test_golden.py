@@ -29,6 +29,7 @@ from dload.testing import invariants
 
 GOLDEN = Path(__file__).parent / "golden"
 EXPECTED: dict[str, Any] = json.loads((GOLDEN / "expected.json").read_text())
+EXPECTED["format3"] = json.loads((GOLDEN / "expected3.json").read_text())
 
 
 def samples(raw: list[Any]) -> list[Sample]:
@@ -52,7 +53,7 @@ def test_the_files_are_those_that_were_written() -> None:
 
 
 @pytest.mark.parametrize(
-    ("opened", "form"), [("format1", "format1"), ("format2", "format2")], indirect=["opened"], ids=["1", "2"]
+    ("opened", "form"), [(form, form) for form in ("format1", "format2", "format3")], indirect=["opened"], ids="123"
 )
 def test_every_version_is_read(opened: Repository, form: str) -> None:
     assert invariants.problems(opened.store, deep=True) == []
@@ -89,6 +90,28 @@ def test_refs_log_and_removals_of_format_2(opened: Repository) -> None:
         opened.dataset("empty", "latest")
     assert opened.undelete("empty") == opened.resolve("empty", "latest")
     assert [removal.version for removal in opened.removed("speech")] == [EXPECTED["removed"]]
+
+
+@pytest.mark.parametrize("opened", ["format3"], indirect=True)
+def test_views_and_what_they_were_derived_from(opened: Repository) -> None:
+    versions = {name: next(iter(found)) for name, found in EXPECTED["format3"].items()}
+    assert opened.lineage("few").derived_from == [("odd", versions["odd"])]
+    assert opened.lineage("texts", versions["texts"]).derived_by == [
+        ("odd", versions["odd"]),
+        ("whole", versions["whole"]),
+    ]
+    assert {name: opened.manifest(name, "latest").format for name in versions} == {
+        "texts": 2,
+        "odd": 3,
+        "few": 3,
+        "whole": 3,
+    }
+    [derived] = opened.store.list(keys.derived_prefix("odd"))
+    assert opened.store.get(derived.key).data.decode() == versions["odd"]
+    again = opened.view("few", opened.dataset("odd"), lambda sample: sample[0] in ("train/03", "train/17"),
+                        meta={"why": "deux é"})  # fmt: skip
+    assert again.version == versions["few"], "the same view has the same id as ever"
+    assert opened.gc(dry_run=True, grace=0).shards == []
 
 
 @pytest.mark.parametrize("opened", ["format2"], indirect=True)
