@@ -54,10 +54,7 @@ class Slots:
         if slot < 0:
             return None
         writer = _Writer(self, slot)
-        buffers: list[pickle.PickleBuffer] = []
-        pickler = pickle.Pickler(writer, 5, buffer_callback=buffers.append)
-        pickler.dispatch_table = _REDUCERS
-        pickler.dump(value)
+        buffers = pickled(value, writer)
         spans = [writer.span()]
         for buffer in buffers:
             with buffer.raw() as raw:
@@ -91,6 +88,15 @@ class Slots:
                     return pickle.loads(head, buffers=[_copied(other) for other in others])
         finally:
             room[slot : slot + 1] = _FREE
+
+
+def pickled(value: Any, file: Any) -> list[pickle.PickleBuffer]:
+    """Pickle a value into a file that is open for writing. Returns its large buffers, which aren't in there."""
+    buffers: list[pickle.PickleBuffer] = []
+    pickler = pickle.Pickler(file, 5, buffer_callback=buffers.append)
+    pickler.dispatch_table = _REDUCERS
+    pickler.dump(value)
+    return buffers
 
 
 def _copied(view: memoryview) -> bytearray:

@@ -87,7 +87,7 @@ class StreamLoader(StepLoader):
     def _builder(self, assignment: Assignment) -> Builder:
         workers = self._workers(assignment.plan["m"])
         fleet = self._fleet
-        if fleet is None or not fleet.lasts or fleet.workers != workers:
+        if fleet is None or not fleet.lasts or fleet.workers != workers or fleet.top is not self._course.top:
             if fleet is not None:
                 fleet.end()
             fleet = self._fleet = Fleet(

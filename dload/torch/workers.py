@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import pickle
+import struct
+import time
 import traceback
 from collections.abc import Iterator
 from dataclasses import replace
+from io import BytesIO
 from typing import Any
 
 import torch
@@ -19,9 +22,18 @@ from dload.randomness import hash64
 from dload.run.counters import Counters
 from dload.run.steps import Collate, Step
 from dload.run.window import ShardWindow
-from dload.torch.slots import Slots
+from dload.torch.slots import Slots, pickled
 
-_LENGTH = 8
+# What the processes share: the round from which on a worker sends so many steps at once, their number; the length of
+# the assignment, which is behind it.
+_HEAD = struct.Struct("<qqq")
+_NEVER = 1 << 62
+
+# Torch's loader takes about a quarter of a millisecond for each item that it gets from a worker, on both sides
+# together. Where steps come and go faster than that can be neglected, several are sent as one item.
+_QUICK = 0.002  # seconds a step
+_LOOK = 16  # rounds after which it is looked whether they do
+_MOST, _MOST_BYTES = 8, 1 << 20
 
 
 class Fleet:
@@ -43,7 +55,7 @@ class Fleet:
         pin_memory: bool,
         context: Any,
     ) -> None:
-        self.workers = workers
+        self.top, self.workers = top, workers
         self.lasts = persistent and workers > 0
         """Whether another assignment may be given to it."""
         self._steps = _Steps(top, collate, counters, [Slots(prefetch_factor + 1) for _ in range(workers)])
@@ -53,31 +65,46 @@ class Fleet:
             prefetch_factor=prefetch_factor if workers else None, persistent_workers=self.lasts,
             multiprocessing_context=context if workers else None, generator=self._generator,
         )  # fmt: skip
+        self._prefetch = prefetch_factor
         self._coming: Any = None
-        self._number = 0
 
     def begin(self, assignment: Assignment) -> None:
         """Have its steps built, the first by worker 0, the next by worker 1, and so on."""
         self._steps.assign(assignment)
         seed = hash64(assignment.plan["seed"], assignment.epoch, assignment.step)
         self._generator.manual_seed(seed >> 1)
-        self._number = assignment.step
+        self._first = self._number = assignment.step
+        self._last = assignment.last
+        self._ready: dict[int, Step] = {}
+        self._items, self._many = 0, 1
         self._coming = iter(self._loader)
+        self._since = time.monotonic()
 
     def next(self) -> Step:
-        """The next step. What is raised here ends the fleet."""
+        """The next step; one that isn't whole where no worker has it. What is raised here ends the fleet."""
         try:
-            step: Step = next(self._coming).step
+            while self._number not in self._ready:
+                for step in next(self._coming).steps:
+                    self._ready[step.number] = step
+                self._items += 1
+                if self._many == 1 and self._items % (_LOOK * max(1, self.workers)) == 0:
+                    self._look()
         except StopIteration:
-            return Step(self._number)  # no worker has it
+            if self._ready or self._last is not None:
+                self.end()
+                raise RuntimeError(f"no worker has built step {self._number}") from None
+            return Step(self._number)
         except BaseException:
             self.end()
             raise
-        if step.number != self._number:
-            self.end()
-            raise RuntimeError(f"a worker gave step {step.number} where step {self._number} was expected")
         self._number += 1
-        return step
+        return self._ready.pop(self._number - 1)
+
+    def _look(self) -> None:
+        """Where steps are quick, have several sent as one item: from a round on that no worker has begun yet."""
+        now, steps = time.monotonic(), self._number - self._first
+        if self.workers and now - self._since < _QUICK * steps:
+            self._many = self._steps.send_many(self._items // self.workers + self._prefetch + 2)
 
     def close(self) -> None:
         """Give up the present assignment."""
@@ -98,17 +125,33 @@ class _Steps(torch.utils.data.IterableDataset[Any]):
 
     def __init__(self, top: Node, collate: Collate, counters: Counters, slots: list[Slots]) -> None:
         self.top, self.collate, self.counters, self.slots = top, collate, counters, slots
-        self._shared = SharedBytes(_LENGTH)
+        self._shared = SharedBytes(_HEAD.size)
+        self._many = 1
 
     def assign(self, assignment: Assignment) -> None:
         data = pickle.dumps(assignment)
+        size = max(1, int(self.top.mean_bytes * len(assignment.rows)))
+        self._many = max(1, min(_MOST, _MOST_BYTES // size))
         with self._shared.alone():
-            self._shared.write(len(data).to_bytes(_LENGTH, "little") + data)
+            self._shared.write(_HEAD.pack(_NEVER, 1, len(data)) + data)
+
+    def send_many(self, begin: int) -> int:
+        """From round `begin` on, have workers send several steps as one item; says how many."""
+        with self._shared.alone():
+            size = _HEAD.unpack(self._shared.read(_HEAD.size))[2]
+            self._shared.write(_HEAD.pack(begin, self._many, size))
+        return self._many
+
+    def many(self, number: int) -> int:
+        """How many steps a worker sends in a round."""
+        with self._shared.alone():
+            begin, many, _ = _HEAD.unpack(self._shared.read(_HEAD.size))
+        return int(many) if number >= begin else 1
 
     def _assigned(self) -> Assignment:
         with self._shared.alone():
-            size = int.from_bytes(self._shared.read(_LENGTH), "little")
-            assignment: Assignment = pickle.loads(self._shared.read(size, _LENGTH))
+            size = _HEAD.unpack(self._shared.read(_HEAD.size))[2]
+            assignment: Assignment = pickle.loads(self._shared.read(size, _HEAD.size))
         return assignment
 
     def __iter__(self) -> Iterator[Any]:
@@ -126,20 +169,26 @@ class _Share:
         tally = steps.counters.tally(worker)
         self._window = ShardWindow(assignment.ahead, tally)
         self._reader = assignment.reader(steps.top, self._window, steps.collate, worker, workers, tally)
+        self._steps, self._slots = steps, slots
         self._last = assignment.last
-        self._slots = slots
+        self._round = 0
 
     def __iter__(self) -> Iterator[Any]:
         return self
 
     def __next__(self) -> Any:
-        if self._last is not None and self._reader.step >= self._last:
+        found: list[Step] = []
+        many = self._steps.many(self._round)
+        self._round += 1
+        while len(found) < many and (self._last is None or self._reader.step < self._last):
+            step = self._reader.built()
+            if step.error is not None or not step.whole:
+                self._last = 0
+            found.append(step)
+        if not found:
             self.close()
             raise StopIteration
-        step = self._reader.built()
-        if step.error is not None or not step.whole:
-            self._last = 0
-        return _Carried(step) if self._slots is None else _sent(step, self._slots)
+        return _Carried(found) if self._slots is None else _sent(found, self._slots)
 
     def close(self) -> None:
         self._window.close()
@@ -150,25 +199,37 @@ class _Share:
 
 
 class _Carried:
-    """A step on its way through torch's loader, which pins what says how."""
+    """Steps on their way through torch's loader, which pins what says how."""
 
-    def __init__(self, step: Step) -> None:
-        self.step = step
+    def __init__(self, steps: list[Step]) -> None:
+        self.steps = steps
 
     def pin_memory(self, *device: Any) -> _Carried:
-        self.step.item = pin_memory(self.step.item, *device)  # type: ignore[no-untyped-call]
+        for step in self.steps:
+            step.item = pin_memory(step.item, *device)  # type: ignore[no-untyped-call]
         return self
 
 
-def _sent(step: Step, slots: Slots) -> Any:
-    """A step as it goes into the queue."""
-    if step.error is not None:
-        step = replace(step, error=_portable(step.error))
+def _sent(steps: list[Step], slots: Slots) -> Any:
+    """Steps as they go into the queue."""
+    steps = [step if step.error is None else replace(step, error=_portable(step.error)) for step in steps]
     try:
-        return slots.put(_Carried(step)) or _Carried(step)
-    except Exception as error:
-        reason = RuntimeError(f"step {step.number} can't be sent by its worker: {type(error).__name__}: {error}")
-        return _sent(Step(step.number, error=reason), slots)
+        return slots.put(_Carried(steps)) or _Carried(steps)
+    except Exception:
+        sendable = list(_sendable(steps))
+        return slots.put(_Carried(sendable)) or _Carried(sendable)
+
+
+def _sendable(steps: list[Step]) -> Iterator[Step]:
+    """These steps up to one that can't be pickled: of that, why."""
+    for step in steps:
+        try:
+            pickled(step, BytesIO())
+        except Exception as error:
+            reason = RuntimeError(f"step {step.number} can't be sent by its worker: {type(error).__name__}: {error}")
+            yield Step(step.number, error=reason)
+            return
+        yield step
 
 
 class _Told(Exception):

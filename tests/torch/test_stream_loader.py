@@ -46,6 +46,20 @@ def broken_too(key: str) -> str:
     return broken("k0111" if key == "k0112" else key)
 
 
+def late_error(rows: list[int]) -> list[int]:
+    if rows[0] == 1202:
+        raise ZeroDivisionError
+    return rows
+
+
+def late_lambda(rows: list[int]) -> Any:
+    return rows if rows[0] != 1202 else lambda: rows
+
+
+def keep_most(number: int) -> bool:
+    return number % 7 > 0
+
+
 @pytest.fixture(scope="module")
 def repo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Repository]:
     folder = tmp_path_factory.mktemp("stream-loader")
@@ -350,6 +364,37 @@ def test_errors_arrive_whole_or_as_what_they_said(shuffled: Pipeline) -> None:
         pytest.raises(RuntimeError, match=r"step 0 can't be sent by its worker: .*unsendable"),
     ):
         next(iter(loader))
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_many_quick_steps_come_in_order_whatever_goes_wrong(workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So many of them that workers send several as one item."""
+    monkeypatch.setattr("dload.torch.workers._QUICK", 1000)  # also where others make this machine slow
+    rows = list(range(1500))
+    with StreamLoader(dload.from_iterable(rows), 2, num_workers=workers, collate=list) as loader:
+        iterator = iter(loader)
+        for step in range(750):
+            assert next(iterator) == [2 * step, 2 * step + 1]
+            assert loader.state_dict()["step"] == step + 1
+        assert loader._fleet is not None and loader._fleet._many == 8
+        assert next(iterator, None) is None
+        assert next(iter(loader)) == [0, 1]
+    for collate, error in ((late_error, ZeroDivisionError), (late_lambda, RuntimeError)):
+        with StreamLoader(dload.from_iterable(rows), 2, num_workers=workers, collate=collate) as loader:
+            iterator = iter(loader)
+            assert [next(iterator) for _ in range(601)] == [[2 * step, 2 * step + 1] for step in range(601)]
+            with pytest.raises(error):
+                next(iterator)
+            assert loader.state_dict()["step"] == 601
+            loader.skip()
+            assert [rows[0] for rows in iterator] == list(range(1204, 1500, 2))
+    flags: list[int] = []
+    pipe = dload.from_iterable(rows).filter(keep_most)
+    options: dict[str, Any] = {"ends": "agree", "agree": lambda flag: flags.append(flag) or flag, "turns": 6}
+    with StreamLoader(pipe, 2, num_workers=workers, collate=list, **options) as loader:
+        found = list(loader)
+    assert found == list(dload.Loader(pipe, 2, ends="agree", agree=lambda flag: flag, turns=6))
+    assert flags == [1] * len(found) + [0]
 
 
 class Suicide:
