@@ -209,7 +209,7 @@ class Pack(Node):
         return sizes + pieces(length - sum(sizes))
 
     def demand(self, run: Run, epoch: Epoch, start: int, stop: int) -> Iterator[Need]:
-        stop = min(stop, finite(self, "pack"), self._count)
+        stop = min(stop, self._count)  # behind it are empty blocks
         if start >= stop:
             return
         plan = self._plan(run, epoch)
@@ -272,8 +272,7 @@ class Pack(Node):
         return [0 if item is HOLE else maker.size(reader.read(item)) for item in items]
 
     def __getstate__(self) -> dict[str, Any]:
-        derived = ("_count", "length", "mean_bytes", "span")
-        return {name: value for name, value in self.__dict__.items() if name not in derived} | {"_plans": {}}
+        return {**self.__dict__, "_plans": {}}  # large, and quickly made again
 
 
 def _one_of_modes(mode: str) -> str:

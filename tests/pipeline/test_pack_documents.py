@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from array import array
 from collections.abc import Callable
 from typing import Any
@@ -22,6 +23,14 @@ def npy(values: list[int], dtype: str) -> bytes:
     return codecs.npy_bytes(np.array(values, dtype))
 
 
+def npy_of_version(values: list[int], major: int) -> bytes:
+    import numpy as np
+
+    out = io.BytesIO()
+    np.lib.format.write_array(out, np.array(values, "int16"), (major, 0))
+    return out.getvalue()
+
+
 FORMS: dict[str, Callable[[list[int]], Any]] = {
     "list": list,
     "tuple": tuple,
@@ -31,6 +40,8 @@ FORMS: dict[str, Callable[[list[int]], Any]] = {
     "npy": lambda doc: npy(doc, "int64"),
     "npy of bytes": lambda doc: npy([value % 100 for value in doc], "uint8"),
     "npy, other byte order": lambda doc: npy(doc, ">u2"),
+    "npy of version 2": lambda doc: npy_of_version(doc, 2),
+    "npy of version 3": lambda doc: npy_of_version(doc, 3),
     "token array": codecs.tokens_bytes,
     "memoryview": lambda doc: memoryview(codecs.tokens_bytes(doc, "uint64")),
 }
