@@ -114,6 +114,15 @@ def test_views_and_what_they_were_derived_from(opened: Repository) -> None:
     assert opened.gc(dry_run=True, grace=0).shards == []
 
 
+@pytest.mark.parametrize("opened", ["format1"], indirect=True)
+def test_a_view_of_what_dload_ml_wrote(opened: Repository) -> None:
+    speech = opened.dataset("speech", "latest")
+    half = opened.view("half", speech, lambda sample: sample[0] in {key for key, _ in list(speech)[::2]})
+    assert list(half.samples()) == list(speech)[::2]
+    assert half[list(speech)[2][0]] == list(speech)[2][1]
+    assert opened.verify(read_data=True).sound
+
+
 @pytest.mark.parametrize("opened", ["format2"], indirect=True)
 def test_a_lease_of_format_2_protects_what_it_names(opened: Repository) -> None:
     [lease] = [info.key for info in opened.store.list("leases/") if info.key.endswith("/lease")]

@@ -82,6 +82,8 @@ def derive(
     """See `Repository.derive`."""
     if not isinstance(pipe, Pipeline):
         raise ConfigError(f"derive needs a Pipeline, got {type(pipe).__name__}", remedy="pass ds.samples().map(fn)")
+    if view and engine is not None:
+        raise ConfigError("a view stores row numbers, which this machine finds", remedy="leave out engine=, or view=")
     identity = pipe.fingerprint(tag={"view": True, "tag": tag} if view else tag)
     job = _Job(repo, name, pipe, options, tag, identity, remember)
     known = job.known()

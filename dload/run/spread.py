@@ -18,6 +18,7 @@ from typing import Any
 
 from dload.errors import DloadError
 from dload.pipeline.node import HOLE, Node, Run, paths_of
+from dload.pipeline.promises import settled
 from dload.repo.parallel import ordered
 from dload.run.window import ShardWindow
 
@@ -81,7 +82,7 @@ def _compute(start: int, stop: int) -> list[tuple[int, Any]]:
     top, run, window = _Reader.top, _Reader.run, _Reader.window
     feed = window.follow(top.demand(run, _EPOCH, start, stop))
     try:
-        items = top.fetch(run, _EPOCH, range(start, stop))
+        items = settled(top.fetch(run, _EPOCH, range(start, stop)))
     finally:
         feed.close()
     return [(place, item) for place, item in enumerate(items, start + 1) if item is not HOLE]

@@ -77,6 +77,11 @@ def test_info_shows_where_a_version_comes_from_and_what_came_of_it(derived: Cli)
     assert re.search(f"derived from: +texts@{source['version'][:12]}", told)
     assert "1 (a view: of the 6 in its shards)" in told
     assert re.search(f"derived by: +few@{made['version'][:12]}", derived.ok("info", "texts").out)
+    derived.ok("pull", "few", "--to", "out")
+    assert [path.name for path in (derived.cwd / "out").iterdir()] == ["0.txt"]
+    assert "all is well" in derived.ok("verify", "few", "--read-data").err
+    derived.ok("copy", "few", "--to", "elsewhere")
+    assert derived.ok("--store", str(derived.cwd / "elsewhere"), "head", "few", "--json").json()
     assert derived.ok("info", "few", "--json").json()["derived_from"] == [
         {"name": "texts", "version": source["version"]}
     ]

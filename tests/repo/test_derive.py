@@ -417,6 +417,8 @@ def test_workers_do_not_change_the_result(memory_repo: Repository, tmp_path: Pat
     one = repo.derive("one", pipe, target_shard_size=SIZE)
     many = repo.derive("many", pipe, target_shard_size=SIZE, workers=workers)
     assert many.manifest.shards == one.manifest.shards
+    ahead = repo.derive("ahead", repo.dataset("speech").samples().map(shout, workers=2), workers=workers)
+    assert list(ahead.samples()) == SHOUTED
     with pytest.raises(SampleError, match="sample 150 is not a sample"):
         repo.derive("none", repo.dataset("speech").samples().map(spoiled), workers=workers)
 
@@ -446,6 +448,8 @@ def test_an_engine_computes_in_place_of_this_machine(repo: Repository, speech: d
     assert engine.done > 5
     assert there.manifest.shards == here.manifest.shards
     assert repo.derive("there", speech.samples().map(shout), engine=engine).version == there.version
+    with pytest.raises(ConfigError, match="leave out engine=, or view="):
+        repo.derive("there", speech.samples().filter(low), view=True, engine=engine)
     assert engine.done == len(here.manifest.shards)
     assert invariants.problems(repo.store, deep=True) == []
 
