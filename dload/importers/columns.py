@@ -14,7 +14,7 @@ its type back.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +24,7 @@ from dload.errors import ConfigError, SampleError
 # The column that is the key of a sample, where a table has it; what `export` writes.
 KEY = "__key__"
 META = "columns"
+_CODECS = ("bytes", "text", "json", "npy")
 
 
 @dataclass(frozen=True)
@@ -35,20 +36,20 @@ class Column:
     type: Any
 
 
-def columns_meta(columns: Mapping[str, Column]) -> dict[str, dict[str, Any]]:
-    """For a manifest's meta."""
-    return {name: {"codec": column.codec, "type": column.type} for name, column in sorted(columns.items())}
+def columns_meta(columns: Mapping[str, Column]) -> list[dict[str, Any]]:
+    """For a manifest's meta, in the table's order."""
+    return [{"name": name, "codec": column.codec, "type": column.type} for name, column in columns.items()]
 
 
 def columns_from_meta(meta: Mapping[str, Any]) -> dict[str, Column]:
     """What `columns_meta` gave; nothing where a version's meta holds something else under that name."""
     kept = meta.get(META)
-    if not isinstance(kept, Mapping):
+    if not isinstance(kept, Sequence) or isinstance(kept, str):
         return {}
     return {
-        name: Column(one["codec"], one["type"])
-        for name, one in kept.items()
-        if isinstance(one, Mapping) and one.get("codec") in ("bytes", "text", "json", "npy") and "type" in one
+        one["name"]: Column(one["codec"], one["type"])
+        for one in kept
+        if isinstance(one, Mapping) and {"name", "codec", "type"} <= one.keys() and one["codec"] in _CODECS
     }
 
 

@@ -7,6 +7,7 @@ import inspect
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Protocol, cast
 
 from dload.errors import ConfigError, DloadError
@@ -69,19 +70,23 @@ def open_source(
         where = open_files(source, endpoint_url=endpoint_url)
         kind = kind or detect(where)
     module, name, _ = KINDS[kind]
-    made: Callable[..., Importer] = getattr(importlib.import_module(f"dload.importers.{module}"), name)
+    made: Callable[..., Importer] = getattr(load_module(module, kind), name)
     given = {option: value for option, value in options.items() if value not in (None, False, (), [], "")}
     known = inspect.signature(made).parameters
     if unknown := [option for option in given if option not in known]:
         flag = "--" + unknown[0].replace("_", "-")
         raise ConfigError(f"{flag} makes no sense for a source of the kind {kind}", remedy=f"import it without {flag}")
+    return made(where, **given)
+
+
+def load_module(name: str, kind: str) -> ModuleType:
+    """A module of this room that needs more than the core does. ConfigError where that isn't installed."""
     try:
-        return made(where, **given)
+        return importlib.import_module(f"dload.importers.{name}")
     except ModuleNotFoundError as error:
-        extra = {"hf": "hf", "tfds": "tfds"}.get(kind, "parquet")
-        raise ConfigError(
-            f"{kind} needs the package {error.name}", remedy=f"pip install 'dload-ml[{extra}]'"
-        ) from error
+        extra = {"pyarrow": "parquet", "datasets": "hf", "array_record": "tfds"}.get(str(error.name).partition(".")[0])
+        remedy = f"pip install 'dload-ml[{extra}]'" if extra else f"pip install {error.name}"
+        raise ConfigError(f"{kind} needs the package {error.name}", remedy=remedy) from error
 
 
 def samples(source: str | Path, kind: str | None = None, **options: Any) -> Iterable[Item]:

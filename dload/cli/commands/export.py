@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -50,8 +49,6 @@ def command(
     from dload.importers.target import Request, refuse_full
 
     size = parse_size(shard_size) if shard_size else None
-    if shard_size and size is None:
-        raise ConfigError("--shard-size must be a size", remedy="write it as 256MiB")
     refuse_full(to, replace=force)
     manifest = session.repo.manifest(*target.with_version(version))
     columns = _columns(manifest, fields, codecs, with_empty=form == "parquet")
@@ -73,11 +70,11 @@ def command(
 
 
 def _write(form: str, request: Request, to: Path, force: bool, samples: int) -> Exported:
+    from dload.importers.kinds import load_module
     from dload.importers.target import Exported
 
     if form != "files":
-        module = importlib.import_module(f"dload.importers.to_{form}")
-        done: Exported = module.write(request, to, replace=force)
+        done: Exported = load_module(f"to_{form}", form).write(request, to, replace=force)
         return done
     from dload.importers.restore import write_files
 
@@ -102,12 +99,13 @@ def _columns(
         if field not in manifest.fields:
             raise ConfigError(f"--codec {text!r}: {manifest.name} has no field {field!r}")
         known[field] = Column(codec, _CODECS[codec])
-    wanted = [one.strip() for one in fields.split(",")] if fields else sorted(
-        {*manifest.fields, *known} if with_empty else manifest.fields
-    )  # fmt: skip
+    everything = [*known, *sorted(manifest.fields.keys() - known.keys())]  # in the order that the import met them
+    there = [name for name in everything if with_empty or name in manifest.fields]
+    wanted = [one.strip() for one in fields.split(",")] if fields else there
     if missing := [name for name in wanted if name not in manifest.fields and name not in known]:
-        there = ", ".join(sorted(manifest.fields))
-        raise ConfigError(f"{manifest.name} has no field {', '.join(missing)}", remedy=f"its fields: {there}")
+        raise ConfigError(
+            f"{manifest.name} has no field {', '.join(missing)}", remedy=f"its fields: {', '.join(everything)}"
+        )  # fmt: skip
     guess = {name: Column("text", "string") if name in _TEXTS else Column("bytes", "binary") for name in wanted}
     return {name: known.get(name, guess[name]) for name in wanted}
 

@@ -1,0 +1,179 @@
+"""dload import and dload export, as their users run them."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+import tarfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from dload.errors import ConfigError
+from dload.importers import open_source
+
+if TYPE_CHECKING:
+    from conftest import Cli
+
+LINES = "".join(json.dumps({"id": n, "text": f"é {n}", "score": n / 3}) + "\n" for n in range(100))
+
+
+def lines(cli: Cli, text: str = LINES) -> Path:
+    return cli.files({"a.jsonl": text}) / "a.jsonl"
+
+
+def tar(path: Path, *names: str) -> Path:
+    with tarfile.open(path, "w") as archive:
+        for name in names:
+            archive.addfile(tarfile.TarInfo(name), io.BytesIO())
+    return path
+
+
+# ---- import
+def test_importing_again_sends_nothing(cli: Cli) -> None:
+    path = lines(cli)
+    first = cli.ok("import", path, "rows", "-m", "first", "--meta", "license=CC0", "--json").json()
+    assert (first["num_samples"], first["shards_sent"], first["changed"]) == (100, 1, True)
+    assert {"name": "text", "codec": "text", "type": "string"} in first["meta"]["columns"]
+    assert first["meta"]["license"] == "CC0"
+    again = cli.ok("import", path, "rows", "--meta", "license=CC0")
+    assert "nothing to commit" in again.err and again.out == ""
+    assert cli.ok("cat", "rows", "00000003", "text").out == "é 3"
+    assert "first" in cli.ok("log", "rows").out
+    said = cli.ok("import", lines(cli, LINES + '{"id": 100}\n'), "rows").err
+    assert "committed rows@" in said and "next: dload diff rows" in said
+
+
+def test_a_pattern_is_for_dload_to_read(cli: Cli) -> None:
+    cli.files({f"s-{n:03d}.csv": f"a\n{n}\n" for n in range(4)})
+    assert cli.ok("import", "data/s-{001..002}.csv", "rows", "--json").json()["num_samples"] == 2
+    assert [row["key"] for row in cli.ok("head", "rows", "--json").json()] == [
+        "s-001/00000000",
+        "s-002/00000000",
+    ]
+
+
+def test_a_dry_run_shows_what_it_is_and_writes_nothing(cli: Cli) -> None:
+    facts = cli.ok("import", lines(cli), "rows", "--dry-run", "--json", "--key", "id", "--columns", "text,id").json()
+    assert (facts["kind"], facts["num_samples"], facts["columns"]["id"]) == (
+        "jsonl",
+        None,
+        {"codec": "json", "type": "any"},
+    )
+    assert facts["first"][0] == {"key": "0", "fields": {"id": 1, "text": 4}} and len(facts["first"]) == 3
+    shown = cli.ok("import", lines(cli), "rows", "--dry-run")
+    assert "kind:" in shown.out and "jsonl" in shown.out and "nothing was written" in shown.err
+    cli.fails(10, "info", "rows")
+
+
+def test_what_can_not_be_imported_says_why_and_what_to_do(cli: Cli) -> None:
+    bad = cli.fails(1, "import", lines(cli, LINES + "oops\n"), "rows")
+    assert "a.jsonl, line 101: Expecting value" in bad and "mend the row" in bad
+    cli.fails(10, "info", "rows")
+    unknown = cli.fails(2, "import", cli.files({"x.bin": "?"}) / "x.bin", "rows")
+    assert "can't tell what kind of data this is" in unknown and "looked for a folder of files" in unknown
+    assert "there is no nowhere" in cli.fails(10, "import", "nowhere", "rows")
+    assert "no kind of source 'zip'" in cli.fails(2, "import", "data", "rows", "--format", "zip")
+    assert "--split makes no sense for a source of the kind jsonl" in cli.fails(
+        2, "import", lines(cli), "rows", "--split", "train"
+    )
+    assert "takes a name alone" in cli.fails(2, "import", lines(cli), "rows@latest")
+    facts = json.loads(cli.fails(1, "import", lines(cli, "1\n"), "rows", "--json"))["error"]
+    assert (facts["kind"], facts["row"]) == ("sample", "line 1")
+
+
+def test_shards_that_each_count_from_zero(cli: Cli) -> None:
+    folder = cli.files({"README": ""})
+    for name in ("a", "b"):
+        tar(folder / f"{name}.tar", "0.txt", "1.txt")
+    said = cli.fails(1, "import", "data/*.tar", "rows")
+    assert "'0'" in said and "put its name before each key: --shard-keys" in said
+    cli.ok("import", "data/*.tar", "rows", "--shard-keys")
+    assert [row["key"] for row in cli.ok("head", "rows", "--json").json()] == ["a/0", "a/1", "b/0", "b/1"]
+    tar(folder / "c.tar", "0.txt", "1.txt", "0.json")
+    assert "must stand side by side" in cli.fails(1, "import", "data/c.tar", "rows")
+
+
+def test_labels_from_folders(cli: Cli) -> None:
+    cli.files({"cat/1.jpg": "c", "dog/1.jpg": "d", "notes.md": ""})
+    cli.ok("import", "data", "pets", "--label-from-folder", "--exclude", "*.md")
+    assert cli.ok("cat", "pets", "dog/1", "label").out == "dog"
+
+
+def test_text_needs_no_library_and_a_missing_one_is_named(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = lines(cli)
+    code = (
+        "import sys; from dload.cli.main import run; run(['import', sys.argv[1], 'rows']);"
+        "print({'numpy', 'pyarrow', 'datasets'} & set(sys.modules))"
+    )
+    import subprocess
+
+    done = subprocess.run(
+        [sys.executable, "-c", code, path], env=cli.env, cwd=cli.cwd, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "set()"
+    for module in ("dload.importers.parquet", "dload.importers.arrow_types"):
+        monkeypatch.delitem(sys.modules, module, raising=False)
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    pq_file = cli.files({"a.parquet": b""}) / "a.parquet"
+    with pytest.raises(ConfigError, match=r"parquet needs the package pyarrow — pip install 'dload-ml\[parquet\]'"):
+        open_source(pq_file)
+
+
+# ---- export
+def exported(cli: Cli, form: str, *options: str) -> dict[str, Any]:
+    facts: dict[str, Any] = cli.ok("export", "rows", "--to", f"out-{form}", "--format", form, "--json", *options).json()
+    return facts
+
+
+@pytest.mark.parametrize("form", ["jsonl", "parquet", "mds", "webdataset", "files"])
+def test_each_format_is_imported_back(cli: Cli, form: str) -> None:
+    table = pa.table({"id": pa.array(range(5), pa.int16()), "text": [f"é{n}" for n in range(5)],
+                      "list": pa.array([[n, n] for n in range(5)], pa.list_(pa.float32())), "raw": [b"\xff"] * 5})  # fmt: skip
+    pq.write_table(table, cli.cwd / "a.parquet")
+    before = cli.ok("import", "a.parquet", "rows", "--json").json()
+    facts = exported(cli, form)
+    assert (facts["num_samples"], facts["version"], facts["format"]) == (5, before["version"], form)
+    assert facts["columns"]["id"] == {"codec": "json", "type": "int16"} and facts["num_files"] >= 1
+    after = cli.ok("import", f"out-{form}", "rows", "--json").json()
+    assert after["num_samples"] == 5
+    if form in ("parquet", "webdataset"):
+        assert cli.run("diff", "rows", before["version"], after["version"]).code == 0
+        assert after["shards_sent"] == 0, "the same samples are the same shards"
+    if form == "parquet":
+        assert after["version"] == before["version"] and after["changed"] is False
+        back = pq.read_table(cli.cwd / "out-parquet").drop_columns(["__key__"])
+        assert back.equals(table)
+
+
+def test_a_folder_with_something_in_it_is_refused(cli: Cli) -> None:
+    cli.ok("import", lines(cli), "rows")
+    exported(cli, "jsonl")
+    said = cli.fails(2, "export", "rows", "--to", "out-jsonl", "--format", "jsonl")
+    assert "out-jsonl is not empty" in said and "--force" in said
+    said = cli.ok("export", "rows", "--to", "out-jsonl", "--format", "jsonl", "--force").err
+    assert "100 samples in 1 file" in said and "next: dload import out-jsonl NAME --dry-run" in said
+    assert "is not empty" in cli.fails(2, "export", "rows", "--to", "out-jsonl", "--format", "files")
+
+
+def test_fields_and_codecs_are_what_is_asked_for(cli: Cli) -> None:
+    cli.commit({"1.txt": "é", "1.cls": "7", "1.jpg": b"\xff", "2.txt": "b", "2.cls": "8", "2.jpg": b""}, name="rows")
+    exported(cli, "jsonl", "--fields", "txt,cls", "--codec", "cls=json")
+    rows = [json.loads(line) for line in (cli.cwd / "out-jsonl" / "rows.jsonl").read_text().splitlines()]
+    assert rows == [{"__key__": "1", "txt": "é", "cls": 7}, {"__key__": "2", "txt": "b", "cls": 8}]
+    for options, message in [
+        (["--fields", "nope"], "rows has no field nope"), (["--codec", "cls"], "is not FIELD=CODEC"),
+        (["--codec", "nope=text"], "has no field 'nope'"), (["--shard-size", "x"], "invalid size 'x'"),
+    ]:  # fmt: skip
+        assert message in cli.fails(2, "export", "rows", "--to", "other", "--format", "jsonl", *options)
+    said = cli.fails(1, "export", "rows", "--to", "other", "--format", "jsonl", "--codec", "jpg=text")
+    assert "sample '1': field 'jpg' is not text" in said and "--codec" in said
+    exported(cli, "webdataset", "--shard-size", "1KB")
+    assert sorted(path.name for path in (cli.cwd / "out-webdataset").iterdir()) == [
+        "rows-000000.tar",
+        "rows-000001.tar",
+    ]
