@@ -14,7 +14,8 @@ from dload.errors import ConfigError, InfeasiblePipelineError
 from dload.files.shared import SharedBytes
 from dload.pipeline.dealing import Deal
 from dload.pipeline.lanes import Grid
-from dload.pipeline.node import HOLE, Rows, Run, paths_of
+from dload.pipeline.node import HOLE, Cursor, Rows, Run, paths_of
+from dload.pipeline.state import check_state, make_state
 from dload.plan import check
 from dload.run.ranks import rank_and_world
 from dload.run.window import ShardWindow
@@ -36,7 +37,8 @@ def as_iterable_dataset(
 
     With `batch_size=None` a pipeline that has places (no filter and the like) comes in the same order for any number of
     workers. With `batch_size=b` each worker makes batches of its own rows, so batches depend on their number: batch in
-    the pipeline instead. To resume in the middle of an epoch use `StreamLoader`.
+    the pipeline instead. To resume in the middle of an epoch use `StreamLoader`;
+    or torchdata's StatefulDataLoader, on the same number of ranks and workers.
 
     Raises ConfigError where ranks and pipeline don't go together; iterating raises InfeasiblePipelineError where it
     doesn't fit.
@@ -94,36 +96,30 @@ class DloadIterableDataset(torch.utils.data.IterableDataset[Any]):
         info = torch.utils.data.get_worker_info()
         worker, workers = (0, 1) if info is None else (info.id, info.num_workers)
         epoch = self._next_epoch(None if info is None else info.seed - info.id)
-        deal = self._deal(workers)
         report = check(self.pipe.node, self._run(NOTHING), limit_of)
         if not report.ok:
             raise InfeasiblePipelineError(report.message)
-        window = ShardWindow(report.prefetch)
-        try:
-            yield from self._rows(deal, self._run(window), epoch, worker, workers)
-        finally:
-            window.close()
+        return _Rows(self, report.prefetch, epoch, worker, workers)
 
     def _run(self, rows: Rows) -> Run:
         return Run(self._seed, rows, paths=paths_of(self.pipe.node))
 
-    def _rows(self, deal: Deal, run: Run, epoch: int, worker: int, workers: int) -> Iterator[Any]:
-        """This worker's share: item k of the rank belongs to worker k mod workers."""
-        own = deal.rows(self.rank, self.world_size)
-        ((column, offsets),) = deal.columns(own)
+    def _cursor(self, run: Run, epoch: int, worker: int, workers: int) -> Cursor:
+        """A worker's share: item k of the rank belongs to worker k mod workers."""
+        deal = self._deal(workers)
+        ((column, offsets),) = deal.columns(deal.rows(self.rank, self.world_size))
         if not self.pipe.node.indexed:
-            cursor = deal.lane_cursor(run, epoch, deal.lane(column, worker, epoch))
-        elif len(offsets) == 1:
-            cursor = deal.lane_cursor(run, epoch, column, offsets, first=worker, stride=workers)
-        else:
-            cursor = deal.lane_cursor(run, epoch, column, offsets[worker::workers])
-        cursor.reset(None)
-        try:
-            for row in cursor:
-                if row is not HOLE:
-                    yield row
-        finally:
-            cursor.close()
+            return deal.lane_cursor(run, epoch, deal.lane(column, worker, epoch))
+        if len(offsets) == 1:
+            return deal.lane_cursor(run, epoch, column, offsets, first=worker, stride=workers)
+        return deal.lane_cursor(run, epoch, column, offsets[worker::workers])
+
+    def _goes_on_in(self, epoch: int) -> None:
+        """An iteration that has begun is of another epoch, as a state says."""
+        with self._shared.alone():
+            version, last, _ = _EPOCHS.unpack(self._shared.read(_EPOCHS.size))
+            self._known = version, epoch
+            self._shared.write(_EPOCHS.pack(version, last, epoch + 1))
 
     def _next_epoch(self, base: int | None) -> int:
         """The number of the iteration that begins. `base`: the seed that the workers of one iterator have in common.
@@ -146,3 +142,72 @@ class DloadIterableDataset(torch.utils.data.IterableDataset[Any]):
 
     def __repr__(self) -> str:
         return f"DloadIterableDataset({self.pipe!r}, rank {self.rank} of {self.world_size})"
+
+
+class _Rows:
+    """One worker's rows of an epoch.
+
+    `state_dict` and `load_state_dict` are for torchdata's StatefulDataLoader, which looks for them in its workers: a
+    state goes on in the same worker of as many.
+    """
+
+    def __init__(self, dataset: DloadIterableDataset, ahead: int, epoch: int, worker: int, workers: int) -> None:
+        self._dataset, self._ahead, self._worker, self._workers = dataset, ahead, worker, workers
+        place = {
+            "B": dataset.global_batch,
+            "rank": dataset.rank,
+            "world_size": dataset.world_size,
+            "seed": dataset._seed,
+        }
+        self._state = make_state(
+            dataset.pipe.node, {**place, "worker": worker, "num_workers": workers}, epoch, 0, None
+        )  # fmt: skip
+        self._cursor: Cursor | None = None
+        self._ended = False
+
+    def _begun(self) -> Cursor:
+        if self._cursor is None:
+            dataset = self._dataset
+            self._window = ShardWindow(self._ahead)
+            self._run = dataset._run(self._window)
+            self._cursor = dataset._cursor(self._run, self._state["epoch"], self._worker, self._workers)
+            self._cursor.reset(self._state["lanes"])
+        return self._cursor
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        if self._ended:
+            raise StopIteration
+        self._ended = True  # after an error, too
+        for row in self._begun():
+            if row is not HOLE:
+                self._ended = False
+                return row
+        self.close()
+        raise StopIteration
+
+    def state_dict(self) -> dict[str, Any]:
+        return self._state if self._cursor is None else {**self._state, "lanes": self._cursor.get_state()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Raises ValueError, naming both values, where the state is of another pipeline, rank, worker or seed."""
+        state = check_state(state, self._dataset.pipe.node, self._dataset.pipe.explain)
+        for key, value in self._state["plan"].items():
+            if state["plan"].get(key) != value:
+                raise ValueError(f"the state has {key}={state['plan'].get(key)!r}, and this is {key}={value!r}")
+        self.close()
+        self._state, self._cursor, self._ended = state, None, False
+        self._dataset._goes_on_in(state["epoch"])
+
+    def close(self) -> None:
+        """Let go of threads, pins and files."""
+        if self._cursor is not None:
+            self._window.close()
+            self._run.workers.close()
+            self._cursor.close()
+
+    def __del__(self) -> None:
+        if hasattr(self, "_cursor"):
+            self.close()

@@ -13,5 +13,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 "ignore:.*number of workers.*:UserWarning",
                 "ignore:.*max number of worker.*:UserWarning",
                 "ignore:.*no accelerator is found.*:UserWarning",
+                "ignore:.*set_vital.*:UserWarning",
             ):
                 item.add_marker(pytest.mark.filterwarnings(warning))

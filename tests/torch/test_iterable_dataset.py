@@ -168,3 +168,39 @@ def test_data_sets_pickle_and_count_anew(shuffled: Pipeline) -> None:
 def test_samples_as_they_are_reach_the_trainer(repo: Repository) -> None:
     rows = read(as_iterable_dataset(repo.dataset("speech").samples()), 2)
     assert rows == [[key, fields] for key, fields in repo.dataset("speech").samples()], "torch turns tuples into lists"
+
+
+# ---- torchdata's StatefulDataLoader
+def stateful(pipe: Pipeline, workers: int) -> Any:
+    from torchdata.stateful_dataloader import StatefulDataLoader
+
+    return StatefulDataLoader(as_iterable_dataset(pipe), batch_size=None, num_workers=workers)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("filtered", [False, True])
+def test_a_stateful_data_loader_goes_on_in_any_epoch(shuffled: Pipeline, workers: int, filtered: bool) -> None:
+    pipe = shuffled.filter(keep) if filtered else shuffled
+    loader = stateful(pipe, workers)
+    whole = [list(loader) for _ in range(4)]
+    first = stateful(pipe, workers)
+    assert list(first) == whole[0]
+    seen = [row for _, row in zip(range(31), first, strict=False)]
+    state = pickle.loads(pickle.dumps(first.state_dict()))
+    second = stateful(pipe, workers)
+    second.load_state_dict(state)
+    assert seen + list(second) == whole[1]
+    assert list(second) == whole[2]
+
+
+def test_a_stateful_data_loader_refuses_the_state_of_another_pipeline(repo: Repository, shuffled: Pipeline) -> None:
+    first = stateful(shuffled, 0)
+    next(iter(first))
+    for other, message in (
+        (shuffled.batch(2), "the state is of another pipeline"),
+        (repo.dataset("speech").samples().shuffle(60, seed=4).map(key_of), "the state is of another pipeline"),
+    ):
+        second = stateful(other, 0)
+        second.load_state_dict(first.state_dict())
+        with pytest.raises(ValueError, match=message):
+            next(iter(second))
