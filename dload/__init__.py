@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from dload.manifest import Manifest as Manifest
     from dload.manifest import ShardInfo as ShardInfo
     from dload.pipeline.fingerprint import same_as as same_as
+    from dload.pipeline.ramp import Ramp as Ramp
     from dload.plan import PlanReport as PlanReport
     from dload.randomness import seeded as seeded
     from dload.randomness import seeded_rng as seeded_rng
@@ -49,6 +50,7 @@ _HOMES = {
         ("choice", "concat", "from_iterable", "mix", "random_stream", "select", "zip", "zip_with"), "dload.api.pipeline"
     ),
     **dict.fromkeys(("HFOptions", "TFDSOptions", "load"), "dload.api.load"),
+    "Ramp": "dload.pipeline.ramp",
     "same_as": "dload.pipeline.fingerprint",
     "PlanReport": "dload.plan",
     **dict.fromkeys(("seeded", "seeded_rng"), "dload.randomness"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,7 +13,9 @@ from dload.pipeline.failures import on_error_given, skipped_before
 from dload.pipeline.fallible import with_default
 from dload.pipeline.lanes import Grid, Lane
 from dload.pipeline.node import Node, Rows, Run, paths_of
+from dload.pipeline.phases import Phases, before, phased, phases_given
 from dload.pipeline.plain import exported
+from dload.pipeline.ramp import Cuts, Ramp
 from dload.pipeline.state import check_state, make_state
 from dload.plan import check
 from dload.run.counters import Tally
@@ -21,7 +23,8 @@ from dload.run.ranks import nodes_of, rank_and_world
 from dload.run.steps import Collate, LaneStates, Step, StepReader
 
 Plan = dict[str, Any]
-"""B, C, m, H, seed, ends, steps: what stays the same in a run, whoever goes on with it."""
+"""B, C, m, H, seed, ends, steps, where they are given ramp and phases: what stays the same in a run, whoever goes on
+with it. Of the phases those that come may change."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +80,13 @@ class Course:
         workers: int = 1,
         on_error: OnErrorGiven = None,
         fail_after: int = 100,
+        ramp: Ramp | None = None,
+        phases: Sequence[tuple[int, Sequence[float]]] | None = None,
     ) -> None:
         """`workers`: how many share the steps, for the turns that are chosen where none are given."""
         self.pipe = pipe
         policy = on_error_given(on_error, fail_after, in_place=True)
-        self.top = pipe.node if policy is None else with_default(pipe.node, policy)
+        self._whole = self.top = pipe.node if policy is None else with_default(pipe.node, policy)
         nodes = 1 if rank is not None else None
         rank, world = rank_and_world(rank, world_size)
         if replicas < 1 or world % replicas:
@@ -97,6 +102,10 @@ class Course:
         self._given: Plan = {
             "B": global_batch, "C": columns, "m": turns, "H": homes, "seed": seed, "ends": ends, "steps": steps,
         }  # fmt: skip
+        if ramp is not None:
+            self._given["ramp"] = [ramp.start, ramp.increment, ramp.samples]
+        if phases is not None:
+            self._given["phases"] = phases_given(phases)
         self.plan = self._chosen(nodes_of(world) if nodes is None else nodes, workers)
         self._arrange()
         self.epoch, self.step = 0, 0
@@ -107,10 +116,11 @@ class Course:
     # ---- the plan
     def _chosen(self, nodes: int, workers: int) -> Plan:
         plan, indexed = dict(self._given), self.top.indexed
-        batch, world = plan["B"], self.world_size
+        batch, world = _cuts(plan).unit, self.world_size
         if plan["seed"] is None:
             plan["seed"] = run_seed(self.pipe, alone=world == 1)
         if plan["H"] is None:
+            nodes = 1 if plan.get("phases") else nodes
             plan["H"] = nodes if indexed and batch % nodes == 0 and (plan["C"] or nodes) % nodes == 0 else 1
         if plan["C"] is None:
             plan["C"] = plan["H"] if indexed else _columns(batch, world)
@@ -123,6 +133,22 @@ class Course:
         return plan
 
     def _arrange(self) -> None:
+        self.top = self._whole
+        if self.plan.get("phases"):
+            self.top = phased(self._whole, self.plan["phases"], _cuts(self.plan).row)
+            if self.top.indexed and self.plan["C"] != 1:
+                raise ConfigError(
+                    f"phases go with one column in a pipeline with places, and this run has {self.plan['C']}: which "
+                    "rows each of them has would hang on phases that come",
+                    remedy="begin the run with columns=1, or give all weights to the mix itself",
+                )
+        unit, columns = _cuts(self.plan).unit, self.plan["C"]
+        if self.plan.get("ramp") and (unit % columns or unit % self.world_size):
+            raise ConfigError(
+                f"the steps of this ramp are multiples of {unit} rows, which {self.world_size} ranks and {columns} "
+                "columns can't share evenly",
+                remedy="give the ramp a start and an increment that are multiples of both",
+            )
         self.deal = _deal(self.top, self.plan)
         self.rows = self.deal.rows(self.rank, self.world_size)
 
@@ -143,22 +169,37 @@ class Course:
         if not self.top.indexed:
             own = self.lanes()
             lanes = exported([[own.start, own.stop - 1, [self.states.get(lane) for lane in own]]])
-        return make_state(self.top, dict(self.plan), self.epoch, self.step, lanes)
+        return make_state(self._whole, dict(self.plan), self.epoch, self.step, lanes)
 
     def load(self, state: dict[str, Any]) -> None:
         """Go on where a state was taken. Raises ValueError, naming both values, where something differs."""
-        state = check_state(state, self.top, self.pipe.explain)
+        state = check_state(state, self._whole, self.pipe.explain)
         names = {"B": "global_batch", "C": "columns", "m": "turns", "H": "homes"}
+        plan = dict(state["plan"])
+        if "phases" in self._given:
+            plan["phases"] = self._changed_phases(state)
         for key, value in self._given.items():
-            if value is not None and value != state["plan"][key]:
+            if value is not None and value != plan.get(key):
                 raise ValueError(
-                    f"the state has {names.get(key, key)}={state['plan'][key]!r}, this loader was given {value!r}: "
+                    f"the state has {names.get(key, key)}={plan.get(key)!r}, this loader was given {value!r}: "
                     "give the same, or leave it out"
                 )
-        self.plan = dict(state["plan"])
+        self.plan = plan
         self._arrange()
         self.epoch, self.step, self._begun = state["epoch"], state["step"], False
         self.states = self._loaded(state["lanes"])
+
+    def _changed_phases(self, state: dict[str, Any]) -> Phases:
+        """The phases that were given, if none is another that the state's steps have seen. Raises ValueError."""
+        given: Phases = self._given["phases"]
+        seen = self.deal.first_step(state["epoch"]) + state["step"]
+        past, own = before(state["plan"].get("phases"), seen), before(given, seen)
+        if past != own:
+            raise ValueError(
+                f"the state has the phases {past} before step {seen}, this loader was given {own}: "
+                "only those that come may change"
+            )
+        return given
 
     def _loaded(self, lanes: Any) -> LaneStates:
         if self.top.indexed:
@@ -218,8 +259,13 @@ class Course:
 _MOST_TURNS = 8
 
 
+def _cuts(plan: Plan) -> Cuts:
+    return Cuts(plan["B"], Ramp(*plan["ramp"]) if plan.get("ramp") else None)
+
+
 def _deal(top: Node, plan: Plan) -> Deal:
-    return Deal(top, Grid(plan["B"], plan["C"], plan["m"]), plan["ends"], plan["steps"])
+    cuts = _cuts(plan)
+    return Deal(top, Grid(cuts.unit, plan["C"], plan["m"]), plan["ends"], plan["steps"], cuts)
 
 
 def _run(top: Node, plan: Plan, rows: Rows) -> Run:

@@ -8,7 +8,7 @@ import threading
 import warnings
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import Any, Protocol, Self
 
@@ -19,6 +19,7 @@ from dload.errors import ConfigError
 from dload.pipeline.failures import OnError
 from dload.pipeline.fallible import with_default
 from dload.pipeline.node import Node
+from dload.pipeline.ramp import Ramp
 from dload.run.at_exit import close_at_exit
 from dload.run.counters import Tally
 from dload.run.stats import Stats
@@ -273,6 +274,11 @@ class Loader(StepLoader):
     of their own, collate and those of zip_with, scan and through excepted; "skip", "warn" and a function leave a hole
     here, so that every rank still has its rows in the same places.
 
+    `ramp` (with "endless" or "steps"): steps begin small and grow to `global_batch`; see `Ramp`. `phases`, pairs of a
+    step (of the whole run) and weights: from that step on an endless `mix` at the top has these weights; its pipelines
+    go on where they are. Both are in the state. When a run goes on, phases that its steps have seen must be the same,
+    and those that come may be others.
+
     Raises ConfigError where these don't go together or with the pipeline, ValueError where a state doesn't fit.
     Touches no storage before `iter()`, which raises InfeasiblePipelineError where the pipeline doesn't fit.
     """
@@ -296,6 +302,8 @@ class Loader(StepLoader):
         threads: int | None = None,
         on_error: OnErrorGiven = None,
         fail_after: int = 100,
+        ramp: Ramp | None = None,
+        phases: Sequence[tuple[int, Sequence[float]]] | None = None,
     ) -> None:
         if threads not in (None, 0, 1):
             raise ConfigError(f"threads={threads!r}: steps are built by one thread ahead, or with 0 when asked for")
@@ -303,7 +311,7 @@ class Loader(StepLoader):
             Course(
                 pipe, global_batch, rank=rank, world_size=world_size, replicas=replicas, ends=ends, steps=steps,
                 agree=agree, columns=columns, turns=turns, homes=homes, seed=seed, on_error=on_error,
-                fail_after=fail_after,
+                fail_after=fail_after, ramp=ramp, phases=phases,
             )
         )  # fmt: skip
         self._tally = self._counted.counters.tally(0)

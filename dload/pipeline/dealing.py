@@ -16,6 +16,7 @@ from dload.pipeline.lanes import Grid, Lane
 from dload.pipeline.node import Node, finite
 from dload.pipeline.order import left_out
 from dload.pipeline.places import LanePlaces, PickedPlaces, Places, places_of
+from dload.pipeline.ramp import Cuts, Stage
 from dload.pipeline.reorder import Repeat, Shuffle, passes_of
 from dload.pipeline.running import Cursor, Epoch, Need, Run
 from dload.pipeline.woven import Woven, WovenPlaces
@@ -26,16 +27,23 @@ ENDS = ("drop", "pad", "endless", "steps", "agree", "ragged")
 class Deal:
     """A pipeline's elements as steps of `grid.B` rows: pure arithmetic, and cursors over lanes.
 
-    `ends` is one of ENDS; with "steps", `steps` is their number in an epoch. Raises ConfigError, with the ways out,
+    `ends` is one of ENDS; with "steps", `steps` is their number in an epoch. With a ramp in `cuts`, steps have several
+    times `grid.B` rows, of each column as many times its c. Raises ConfigError, with the ways out,
     where that doesn't go with the pipeline.
     """
 
-    def __init__(self, top: Node, grid: Grid, ends: str, steps: int | None = None) -> None:
+    def __init__(self, top: Node, grid: Grid, ends: str, steps: int | None = None, cuts: Cuts | None = None) -> None:
         if ends not in ENDS:
             raise ConfigError(f"ends is {ends!r}, and must be one of {', '.join(ENDS)}")
         if (ends == "steps") != (steps is not None) or (steps is not None and steps < 1):
             raise ConfigError(f"ends={ends!r} and steps={steps!r}", remedy="a number of steps goes with ends='steps'")
         self.top, self.grid, self.ends = top, grid, ends
+        self.cuts = Cuts(grid.B) if cuts is None else cuts
+        if self.cuts.ramp is not None and not (self.continues and grid.m == 1):
+            raise ConfigError(
+                f"a ramp goes on over epochs and has one turn, got ends={ends!r} and turns={grid.m}",
+                remedy="give ends='endless', or steps=, and leave out turns",
+            )
         self._steps = steps
         self._length = top.total
         if ends == "pad" and not top.indexed and self._length is not None and self._length % grid.B:
@@ -81,9 +89,14 @@ class Deal:
         """The rows of each global batch that a rank delivers. Raises ConfigError where that isn't even."""
         return self.grid.rows_of_rank(rank, world)
 
-    def columns(self, rows: range) -> list[tuple[int, range]]:
-        """The columns that have some of these rows of a global batch, each with which of its own c rows these are."""
-        c = self.grid.c
+    def stage(self, epoch: int, step: int) -> Stage:
+        """The stage of the ramp that a step of an epoch is in."""
+        return self.cuts.stage(self.first_step(epoch) + step)
+
+    def columns(self, rows: range, times: int = 1) -> list[tuple[int, range]]:
+        """The columns that have some of these rows of a step of `times` global batches, each with which of its own c *
+        times rows these are."""
+        c = self.grid.c * times
         found = range(rows.start // c, -(-rows.stop // c)) if rows else range(0)
         return [(j, range(max(rows.start - j * c, 0), min(rows.stop - j * c, c))) for j in found]
 
@@ -116,13 +129,25 @@ class Deal:
             if not self.continues:
                 return SteadyCursor(self.top.cursor(run, (epoch,)))
             cursor = self.top.cursor(run, (0,)) if self.top.endless else passes_of(self.top, run, _alone, None)
-            return SteadyCursor(_Onward(cursor, before * self.grid.c))
+            rows_before = self.cuts.row(self.first_step(epoch)) // self.grid.C
+            return SteadyCursor(_Onward(cursor, before * self.grid.c if self.cuts.ramp is None else rows_before))
         turns = None if self._steps is None else self.grid.steps(lane, self.first_step(epoch + 1))
         places = self._places(run.lane)
         c = self.grid.c
         if turns is not None or rows not in (None, range(c)) or (first, stride) != (0, 1):
             places = PickedPlaces(places, c, range(c) if rows is None else rows, before + first, stride, turns)
         return PlaceCursor(self._node, run, (0,) if self.continues else (epoch,), places)
+
+    def stage_cursor(
+        self, run: Run, epoch: int, lane: int, stage: Stage, rows: range, first: int, stride: int
+    ) -> Cursor:
+        """As `lane_cursor`, in the index tier, of the steps of one stage, counted from its first."""
+        ends = [end for end in (stage.end, self.first_step(epoch + 1) if self._steps else None) if end is not None]
+        turns = min(ends) - stage.step if ends else None
+        run = replace(run, lane=Lane(self.grid, lane))
+        size, begin = stage.batch // self.grid.C, stage.row // self.grid.C
+        places = PickedPlaces(self._places(run.lane), size, rows, first, stride, turns, begin)
+        return PlaceCursor(self._node, run, (0,), places)
 
     @cached_property
     def _node(self) -> Node:

@@ -369,6 +369,8 @@ class Weave:
         if first is None:
             return 0, 0
         last = self.row_of(i, b - 1)
+        if last is None and (total := self.draws(i)) is not None:  # now all stages are known
+            last = self.row_of(i, min(b, total) - 1)
         return first, (last if last is not None else self._known or first) + 1
 
     # ---- lanes

@@ -156,18 +156,21 @@ def _moved(needs: Iterator[Need], by: int) -> Iterator[Need]:
 
 class PickedPlaces(Places):
     """Of a lane's elements those at the offsets `rows` in every `stride`th turn of the lane from `first` on; a turn has
-    `size` elements. With `turns`, the lane ends before that turn."""
+    `size` elements, and the first begins at element `begin`. With `turns`, the lane ends before that turn."""
 
-    def __init__(self, lane: Places, size: int, rows: range, first: int, stride: int, turns: int | None) -> None:
+    def __init__(
+        self, lane: Places, size: int, rows: range, first: int, stride: int, turns: int | None, begin: int = 0
+    ) -> None:
         self._lane, self._size, self._rows, self._first, self._stride = lane, size, rows, first, stride
-        stop = None if turns is None else turns * size
+        self._begin = begin
+        stop = None if turns is None else begin + turns * size
         if lane.length is not None:
             stop = lane.length if stop is None else min(stop, lane.length)
         self.length = None if stop is None else self._before(stop)
 
     def _before(self, element: int) -> int:
         """How many of the lane's first elements are among these."""
-        turn, offset = divmod(element, self._size)
+        turn, offset = divmod(element - self._begin, self._size)
         whole, rest = divmod(turn - self._first, self._stride)
         if turn < self._first:
             return 0
@@ -177,7 +180,7 @@ class PickedPlaces(Places):
 
     def _element(self, number: int) -> int:
         turn, offset = divmod(number, len(self._rows))
-        return (self._first + turn * self._stride) * self._size + self._rows[offset]
+        return self._begin + (self._first + turn * self._stride) * self._size + self._rows[offset]
 
     def at(self, epoch: Epoch, start: int, stop: int) -> Sequence[int]:
         wide, found = len(self._rows) if self._rows.step == 1 else 1, []  # how many follow one another in the lane

@@ -10,6 +10,7 @@ from typing import Any
 
 from dload.pipeline.cursors import applied
 from dload.pipeline.dealing import Deal
+from dload.pipeline.ramp import Stage
 from dload.pipeline.running import HOLE, Cursor, Run
 from dload.run.counters import Tally
 
@@ -58,7 +59,8 @@ class StepReader:
     ) -> None:
         self._tally = tally or Tally()
         self._deal, self._run, self._rows, self._epoch, self._stride = deal, run, rows, epoch, stride
-        self._columns = deal.columns(rows)
+        self._stage: Stage | None = None  # of the ramp
+        self._own, self._columns = rows, deal.columns(rows)  # in that stage
         self._indexed = deal.top.indexed
         self._collate = collate
         self._states = states or {}
@@ -79,6 +81,7 @@ class StepReader:
         number = self.step
         rows: list[Any] = []
         states: LaneStates = {}
+        times = self._enter(self._deal.stage(self._epoch, number))
         for column, offsets in self._columns:
             lane = self._deal.lane(column, number, self._epoch)
             cursor = self._cursors.get(lane)
@@ -87,10 +90,26 @@ class StepReader:
             if self._indexed:
                 rows += islice(cursor, len(offsets))
             else:
-                rows += list(islice(cursor, self._deal.grid.c))[offsets.start : offsets.stop]
+                rows += list(islice(cursor, self._deal.grid.c * times))[offsets.start : offsets.stop]
                 states[lane] = cursor.standing()
         self.step += self._stride
         return self._made(number, rows, states)
+
+    def _enter(self, stage: Stage) -> int:
+        """Stand in a stage of the ramp. How many times `grid.B` rows its steps have."""
+        times = stage.batch // self._deal.grid.B
+        if stage is not self._stage:
+            self._own = range(self._rows.start * times, self._rows.stop * times)
+            self._columns = self._deal.columns(self._own, times)
+            if self._indexed:
+                self._end_cursors()  # they are cut by the stage before
+            self._stage = stage
+        return times
+
+    def _end_cursors(self) -> None:
+        for cursor in self._cursors.values():
+            cursor.close()
+        self._cursors = {}
 
     def built(self) -> Step:
         """The next step, its error in it where there is one."""
@@ -103,7 +122,7 @@ class StepReader:
             return Step(number, error=error)
 
     def _made(self, number: int, rows: list[Any], states: LaneStates) -> Step:
-        whole = len(rows) == len(self._rows)
+        whole = len(rows) == len(self._own)
         kept = [row for row in rows if row is not HOLE]
         padding = set(self._deal.padding(number))
         valid = [True] * len(kept)
@@ -113,12 +132,19 @@ class StepReader:
         return Step(number, item, whole, valid, len(rows) - len(kept), states)
 
     def _open(self, lane: int, offsets: range) -> Cursor:
-        if self._indexed:
+        deal = self._deal
+        if self._indexed and deal.cuts.ramp is not None:
+            assert self._stage is not None
+            step = deal.first_step(self._epoch) + self.step - self._stage.step
+            turns, first = divmod(step, self._stride)
+            cursor = deal.stage_cursor(self._run, self._epoch, lane, self._stage, offsets, first, self._stride)
+            cursor.reset(turns * len(offsets))
+        elif self._indexed:
             turns, first = divmod(self.step, self._stride)
-            cursor = self._deal.lane_cursor(self._run, self._epoch, lane, offsets, first, self._stride)
+            cursor = deal.lane_cursor(self._run, self._epoch, lane, offsets, first, self._stride)
             cursor.reset(turns * len(offsets))
         else:
-            cursor = self._deal.lane_cursor(self._run, self._epoch, lane)
+            cursor = deal.lane_cursor(self._run, self._epoch, lane)
             cursor.reset(self._states.get(lane))
         return cursor
 
@@ -129,5 +155,4 @@ class StepReader:
     def close(self) -> None:
         """Let go of what was fetched ahead, and of threads."""
         self.stop()
-        for cursor in self._cursors.values():
-            cursor.close()
+        self._end_cursors()
