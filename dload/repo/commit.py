@@ -333,7 +333,9 @@ class _Writing:
             raise IntegrityError(
                 f"{len(missing)} shards of this commit are not in {self.store.url} (any more), "
                 f"the first is {missing[0].digest}",
-                remedy="commit again: only what is missing is sent",
+                remedy="commit again: only what is missing is sent"
+                if manifest.rows is None
+                else "a view lives where its shards are: bring them there first, as with dload copy",
             )
 
 

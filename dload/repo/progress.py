@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TextIO
 
-from dload.files.locks import LocksUnsupportedError, locked
+from dload.files.locks import locked
 from dload.pack import PackedShard
 
 Mark = Any  # a JSON value, and not null
@@ -38,16 +38,24 @@ class Progress:
         self.mark: Mark | None = None
 
     def __enter__(self) -> Progress:
-        with suppress(LocksUnsupportedError, PermissionError):
+        try:
             self._held.enter_context(locked(self._path.with_suffix(".lock"), waiting=self._waiting))
             self._file = self._held.enter_context(self._path.open("a+", encoding="utf-8"))
             self._read(self._file)
+        except OSError:  # no flock, a folder that can't be written
+            self._forgo()
         return self
+
+    def _forgo(self) -> None:
+        """Remember nothing (any more)."""
+        self._file = None
+        with suppress(OSError):
+            self._held.close()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._held.close()
+        self._forgo()
 
     def _read(self, file: TextIO) -> None:
         file.seek(0)
@@ -74,16 +82,22 @@ class Progress:
     def forget(self) -> None:
         """Begin anew."""
         self.shards, self.mark = [], None
-        if self._file is not None:
-            self._file.truncate(0)
-            self._file.write(self._header + "\n")
-            self._file.flush()
+        self._write(self._header, anew=True)
 
     def note(self, shard: PackedShard, mark: Mark | None) -> None:
         """The next shard is in the store."""
-        if self._file is not None:
-            self._file.write(json.dumps([*astuple(shard), mark]) + "\n")
+        self._write(json.dumps([*astuple(shard), mark]))
+
+    def _write(self, line: str, anew: bool = False) -> None:
+        if self._file is None:
+            return
+        try:
+            if anew:
+                self._file.truncate(0)
+            self._file.write(line + "\n")
             self._file.flush()
+        except OSError:  # the disk is full
+            self._forgo()
 
     def done(self) -> None:
         """The work is done, and nothing of it need be remembered."""

@@ -408,6 +408,12 @@ def test_a_line_that_was_cut_off_counts_as_not_written(memory_repo: Repository, 
     assert not file.exists()
 
 
+def test_where_nothing_can_be_remembered_it_works_all_the_same(memory_repo: Repository, tmp_path: Path) -> None:
+    (tmp_path / "state").write_text("in the way")
+    memory_repo.commit("speech", SAMPLES)
+    assert list(memory_repo.derive("out", memory_repo.dataset("speech").samples().map(shout)).samples()) == SHOUTED
+
+
 # ---- side by side
 @pytest.mark.parametrize("workers", [2, 3])
 def test_workers_do_not_change_the_result(memory_repo: Repository, tmp_path: Path, workers: int) -> None:
