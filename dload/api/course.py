@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from dload.api.pipeline import NOTHING, OnErrorGiven, Pipeline, limit_of, run_seed
@@ -111,6 +112,7 @@ class Course:
         self.epoch, self.step = 0, 0
         self.states: LaneStates = {}
         self._begun = False  # whether the epoch's first step has been asked for
+        self.over = False  # whether the epoch was seen to end, where its steps aren't known
         self._fixed = False  # whether the next `begin` takes the epoch as it is, also where it is at its end
 
     # ---- the plan
@@ -169,7 +171,8 @@ class Course:
         if not self.top.indexed:
             own = self.lanes()
             lanes = exported([[own.start, own.stop - 1, [self.states.get(lane) for lane in own]]])
-        return make_state(self._whole, dict(self.plan), self.epoch, self.step, lanes)
+        state = make_state(self._whole, dict(self.plan), self.epoch, self.step, lanes)
+        return {**state, "over": True} if self.over else state
 
     def load(self, state: dict[str, Any]) -> None:
         """Go on where a state was taken. Raises ValueError, naming both values, where something differs."""
@@ -187,6 +190,7 @@ class Course:
         self.plan = plan
         self._arrange()
         self.epoch, self.step, self._begun = state["epoch"], state["step"], False
+        self.over = bool(state.get("over"))
         self.states = self._loaded(state["lanes"])
 
     def _changed_phases(self, state: dict[str, Any]) -> Phases:
@@ -221,17 +225,17 @@ class Course:
     def set_epoch(self, epoch: int) -> None:
         """Take that epoch at the next `begin`; where it stands inside it already, go on there."""
         if epoch != self.epoch or self._begun:
-            self.epoch, self.step, self.states = epoch, 0, {}
+            self.epoch, self.step, self.states, self.over = epoch, 0, {}, False
         self._begun, self._fixed = False, True
 
     def begin(self) -> int:
         """Stand where the next pass begins: in the next epoch, unless this one hasn't begun (or has no end). Says how
         far ahead shards may be fetched; raises InfeasiblePipelineError where they don't fit."""
         steps = self.steps
-        at_end = steps is not None and self.step >= steps > 0
+        at_end = self.over or (steps is not None and self.step >= steps > 0)
         if not self._fixed and (self._begun or at_end) and self.plan["ends"] != "endless":
             handed_on = self.states if self.deal.continues and at_end else {}
-            self.epoch, self.step, self.states = self.epoch + 1, 0, handed_on
+            self.epoch, self.step, self.states, self.over = self.epoch + 1, 0, handed_on, False
         self._begun, self._fixed = True, False
         return self._checked()
 
@@ -289,7 +293,7 @@ def merge_states(states: list[dict[str, Any]]) -> dict[str, Any]:
         raise ValueError("no states to merge")
     first = states[0]
     for other in states[1:]:
-        for key in ("dload", "plan", "sources", "order", "functions", "epoch", "step"):
+        for key in ("dload", "plan", "sources", "order", "functions", "epoch", "step", "over"):
             if other.get(key) != first.get(key):
                 raise ValueError(f"the states differ in {key!r}: {first.get(key)!r} and {other.get(key)!r}")
     if first["lanes"] is None:

@@ -201,6 +201,7 @@ class StepIterator:
             raise step.error
         if not self._goes_on(step.whole):
             self._loader._counted.left(step)
+            course.over = course.steps is None
             self.close()
             raise StopIteration
         return self._handed(step)

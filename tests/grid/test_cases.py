@@ -46,7 +46,7 @@ def test_case_c55_resumed_near_the_end_the_next_two_epochs_are_full(kind: str, t
     whole = [list(uninterrupted) for _ in range(3)]
     steps = len(whole[0])
     assert steps >= 8
-    for at in range(steps - 3, steps + (kind == "places")):
+    for at in range(steps - 3, steps + 1):
         loader = dload.Loader(make(), 4, **options)
         iterator = iter(loader)
         assert [next(iterator) for _ in range(at)] == whole[0][:at]
@@ -56,6 +56,12 @@ def test_case_c55_resumed_near_the_end_the_next_two_epochs_are_full(kind: str, t
         resumed.load_state_dict(saved(loader))
         epochs = [list(resumed) for _ in range(3 if at < steps else 2)]
         assert epochs == ([whole[0][at:], *whole[1:]] if at < steps else whole[1:]), at
+        if at == steps:
+            for epoch, rows in ((0, []), (1, whole[1])):
+                resumed = dload.Loader(make(), 4, **options)
+                resumed.load_state_dict(saved(loader))
+                resumed.set_epoch(epoch)
+                assert list(resumed) == rows
 
 
 @pytest.mark.parametrize("kind", ["shuffled", "mix", "filtered"])
