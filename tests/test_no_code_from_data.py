@@ -4,6 +4,7 @@ starts no shell. Read off the source."""
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,9 +23,9 @@ CALLS = {
 }  # fmt: skip
 
 
-def sources() -> Iterator[tuple[str, ast.Module]]:
-    for path in sorted(ROOT.rglob("*.py")):
-        yield path.relative_to(ROOT).as_posix(), ast.parse(path.read_text(), str(path))
+@functools.cache
+def sources() -> list[tuple[str, ast.Module]]:
+    return [(path.relative_to(ROOT).as_posix(), ast.parse(path.read_text())) for path in sorted(ROOT.rglob("*.py"))]
 
 
 def dangers(tree: ast.Module) -> Iterator[str]:

@@ -22,15 +22,21 @@ _ALLOWED = {
     "reader": ["Read", "List"],
     "getter": ["Read"],
     "keeper": [],  # by a policy, since "Write" means deleting, too
+    "teamster": [],
+    "anonymous": ["Read:open-to-all", "List:open-to-all"],  # has no key: the server's name for who sends none
 }
-_KEEPER_POLICY = {
-    "Version": "2012-10-17",
-    "Statement": [
-        {
-            "Effect": "Allow",
-            "Action": ["s3:GetObject", "s3:PutObject", "s3:ListBucket", "s3:AbortMultipartUpload"],
-            "Resource": ["arn:aws:s3:::*", "arn:aws:s3:::*/*"],
-        }
+_SOME = ["s3:GetObject", "s3:PutObject", "s3:AbortMultipartUpload"]
+
+
+def _allow(actions: list[str], resources: list[str], **more: Any) -> dict[str, Any]:
+    return {"Effect": "Allow", "Action": actions, "Resource": resources, **more}
+
+
+_POLICIES = {
+    "keeper": [_allow([*_SOME, "s3:ListBucket"], ["arn:aws:s3:::*", "arn:aws:s3:::*/*"])],
+    "teamster": [
+        _allow([*_SOME, "s3:DeleteObject"], ["arn:aws:s3:::*/team/*"]),
+        _allow(["s3:ListBucket"], ["arn:aws:s3:::*"], Condition={"StringLike": {"s3:prefix": ["team/*"]}}),
     ],
 }
 
@@ -40,7 +46,8 @@ class S3Server:
     started it.
 
     `endpoint_url`, and credentials by `environment()`: the profiles admin (the default one too), reader
-    (reads and lists), getter (reads only) and keeper (all but delete).
+    (reads and lists), getter (reads only), keeper (all but delete) and teamster (all, but only below team/). Whoever
+    sends no key may read and list the bucket open-to-all.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -136,7 +143,13 @@ class S3Server:
             }
             for name, actions in _ALLOWED.items()
         ]
-        policies = [{"name": "keeper", "content": json.dumps(_KEEPER_POLICY)}]
+        for identity in identities:
+            if identity["name"] == "anonymous":
+                del identity["credentials"]
+        policies = [
+            {"name": name, "content": json.dumps({"Version": "2012-10-17", "Statement": statements})}
+            for name, statements in _POLICIES.items()
+        ]
         (self._folder / "s3.json").write_text(json.dumps({"identities": identities, "policies": policies}))
         profiles = ["default", *_ALLOWED]
         (self._folder / "credentials").write_text("".join(_credentials(name) for name in profiles))

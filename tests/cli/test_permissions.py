@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
+import secrets
+import urllib.error
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +15,7 @@ import pytest
 
 from dload.api import Repository
 from dload.cli.main import run
+from dload.cli.verbs import VERBS
 from dload.testing.s3_server import S3Server
 
 NO = 12  # the code of what isn't allowed
@@ -45,10 +50,27 @@ TABLE = {
     "rm spare --yes": (NO, NO, 0),
     "gc --dry-run --grace 0s": (0, NO, 0),
     "gc --grace 0s --yes": (NO, NO, NO),
+    "pin birds": (0, 0, 0),
+    "export birds --to export-{key} --format files": (0, 0, 0),
+    "import data3 pictures": (NO, NO, 0),
+    "derive recipes:upper loud": (NO, NO, 0),
 }
+# They ask no store.
+LOCAL = {"demo", "init", "config", "completion", "cache", "unpin"}
+RECIPES = """
+def loud(sample):
+    return sample[0].upper(), sample[1]
+
+def upper(repo):
+    return repo.dataset("birds").samples().map(loud)
+"""
 REFUSED = re.compile(
     r"error: can't (?P<what>[a-z ]+) s3://\S* at http://\S+ \(profile \w+\): forbidden \(403 AccessDenied\)\n"
     r"  check the name, and that these credentials have the permission s3:(?P<permission>\w+)\n$"
+)
+FORBIDDEN = re.compile(
+    r"error: can't [a-z ]+ s3://\S* at http://\S+ \(profile \w+\): (absent or )?forbidden \(403 \w+\).*\n"
+    r"  check the name, and that these credentials have the permission s3:\w+\n$"
 )
 
 
@@ -81,6 +103,7 @@ def fill() -> dict[str, str]:
         folder.mkdir()
         for name in "abc"[: number + 1]:
             (folder / f"{name}.txt").write_text(f"{name} of {number}")
+    Path("recipes.py").write_text(RECIPES)
     Path("more").mkdir()
     Path("more", "z.txt").write_text("z")
     for number in range(3):
@@ -109,3 +132,65 @@ def test_what_each_key_can_do(
         if found[line] == NO and words[0] not in ("status", "doctor"):  # these go on
             assert REFUSED.search(said), (line, said)
     assert found == {line: codes[column] for line, codes in TABLE.items()}
+
+
+def test_the_table_has_every_verb() -> None:
+    assert {line.split()[0] for line in TABLE} | LOCAL == set(VERBS)
+
+
+@pytest.mark.seaweedfs
+def test_a_key_for_one_prefix_does_all_there_and_nothing_elsewhere(
+    as_profile: Callable[[str], None],
+    s3_common_bucket: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capfdbinary: pytest.CaptureFixture[bytes],
+) -> None:
+    theirs, own = (f"s3://{s3_common_bucket}/{prefix}/{secrets.token_hex(6)}" for prefix in ("test", "team"))
+    monkeypatch.setenv("DLOAD_STORE", theirs)
+    as_profile("admin")
+    fill()
+    as_profile("teamster")
+    for line in ("ls", "head birds@latest", "commit new --from data1", "rm spare --yes", "pull spare", "gc --yes"):
+        capfdbinary.readouterr()
+        assert run(line.split()) == NO, line
+        said = capfdbinary.readouterr().err.decode()
+        assert FORBIDDEN.search(said) and "Traceback" not in said, (line, said)
+    monkeypatch.setenv("DLOAD_STORE", own)
+    for line in (
+        "commit new --from data1", "ls", "append new --from more", "tag new v1", "untag new v1", "pull new",
+        "rm new --yes", "undo new", "verify new --read-data", "doctor",
+    ):  # fmt: skip
+        assert run(line.split()) == 0, line
+    capfdbinary.readouterr()
+    assert run(["gc", "--yes", "--grace", "0s"]) == NO, "it may not look for unfinished uploads"
+    assert "s3:ListBucketMultipartUploads" in capfdbinary.readouterr().err.decode()
+
+
+@pytest.mark.seaweedfs
+def test_a_bucket_that_is_open_to_all_is_read_without_credentials(
+    as_profile: Callable[[str], None],
+    s3_server: S3Server,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfdbinary: pytest.CaptureFixture[bytes],
+) -> None:
+    private = os.environ["DLOAD_STORE"]
+    as_profile("admin")
+    fill()
+    with contextlib.suppress(urllib.error.HTTPError):  # another test's process has made it
+        s3_server.make_bucket("open-to-all")
+    assert run(["copy", "birds", "--to", f"s3://open-to-all/{tmp_path.name}"]) == 0
+    for name in ("AWS_SHARED_CREDENTIALS_FILE", "AWS_CONFIG_FILE"):
+        monkeypatch.setenv(name, str(tmp_path / "none"))
+    monkeypatch.delenv("AWS_PROFILE")
+    monkeypatch.setenv("DLOAD_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("DLOAD_STORE", f"s3://open-to-all/{tmp_path.name}")
+    for line in ("ls", "head birds", "pull birds", "log birds", "verify birds --read-data"):
+        assert run(line.split()) == 0, line
+    capfdbinary.readouterr()
+    for store, line in (("", "commit birds --from data3"), ("", "gc --yes"), (private, "ls"), (private, "pull birds")):
+        monkeypatch.setenv("DLOAD_STORE", store or os.environ["DLOAD_STORE"])
+        assert run(line.split()) == NO, line
+        said = capfdbinary.readouterr().err.decode()
+        assert "(without credentials): no credentials were found, and the store asks for some" in said, (line, said)
+        assert "  run aws configure, or set AWS_ACCESS_KEY_ID" in said

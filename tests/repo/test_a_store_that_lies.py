@@ -61,7 +61,8 @@ def test_every_call_lies_once(name: str, lie: Lie, tmp_path: Path) -> None:
         again = At(repo_of(world.store, cache=tmp_path / f"{number}-again"), repo_of(world.target), world)
         OPERATIONS[name].run(again)
         _holds(name, world, f"{where}, then again")
-        assert OPERATIONS[name].done(again), where
+        # Who was told of an older latest version has derived from that, as it would have been right then.
+        assert OPERATIONS[name].done(again) or (name == "derive" and lie in (Lie.STALE, Lie.OTHER)), where
         told += store.told
         if len(store.calls) < number:
             break

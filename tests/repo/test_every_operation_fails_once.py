@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import hashlib
+import os
 import pickle
 import random
 from collections.abc import Callable
@@ -15,7 +17,8 @@ import pytest
 
 from dload.api import Repository
 from dload.cache import ShardCache
-from dload.errors import ConfigError, ConflictError, DloadError, NotFoundError, UnavailableError
+from dload.errors import ConfigError, ConflictError, DloadError, IntegrityError, NotFoundError, UnavailableError
+from dload.manifest import is_version
 from dload.pack import Sample
 from dload.repo import keys
 from dload.store.base import Store
@@ -174,9 +177,8 @@ def _derive(at: At) -> None:
 
 
 def _derived(at: At) -> bool:
-    [ref] = at.repo.store.list(keys.derived_prefix("loud"))
-    version = at.repo.store.get(ref.key).data.decode()
-    return at.repo.resolve("loud") == version and _samples(at.repo, "loud") == [loud(sample) for sample in TWO]
+    refs = [at.repo.store.get(info.key).data.decode() for info in at.repo.store.list(keys.derived_prefix("loud"))]
+    return refs == [at.repo.resolve("loud")] and _samples(at.repo, "loud") == [loud(sample) for sample in TWO]
 
 
 def _even(sample: Sample) -> bool:
@@ -185,6 +187,19 @@ def _even(sample: Sample) -> bool:
 
 def _view(at: At) -> None:
     at.repo.view("part", at.repo.dataset("speech"), _even)
+
+
+def _retain(at: At) -> None:
+    at.repo.retain("speech", keep_last=1)
+
+
+def _verify(at: At) -> None:
+    if not at.repo.verify(read_data=True).sound:
+        raise IntegrityError("as it was told")
+
+
+def _diff(at: At) -> None:
+    at.repo.diff("speech", at.world.versions["speech0"], at.world.versions["speech1"])
 
 
 def _samples(repo: Repository, name: str) -> list[Sample]:
@@ -217,6 +232,13 @@ OPERATIONS = {
     "copy": Operation(_copy, lambda at: _samples(at.target, "speech") == TWO),
     "derive": Operation(_derive, _derived),
     "view": Operation(_view, lambda at: _samples(at.repo, "part") == list(filter(_even, TWO))),
+    "rm by a rule": Operation(
+        _retain,
+        lambda at: [m.version for m in at.repo.versions("speech")] == [at.world.versions["speech1"]],
+        lambda at: at.repo.untag("speech", "v1"),
+    ),
+    "verify": Operation(_verify, lambda at: at.repo.verify().sound),
+    "diff": Operation(_diff, lambda _: True),
     "pull": Operation(_pull, lambda at: list(at.repo.dataset("speech").samples()) == TWO),
 }
 # May these disappear? Only what was removed long ago, by gc.
@@ -260,6 +282,7 @@ def test_every_call_fails_once(name: str, way: str, tmp_path: Path) -> None:
 
 def _fail_once(name: str, side: str, plan: Plan, retried: bool, cache: Path, where: str) -> bool:
     """One run with one fault; whether the fault was reached."""
+    os.environ["XDG_STATE_HOME"] = f"{cache}-state"  # what is remembered of another run isn't of this one
     world: World = pickle.loads(world_for(name))
     operation = OPERATIONS[name]
     faulty = {"source": Faulty(world.store), "target": Faulty(world.target)}
@@ -296,3 +319,50 @@ def _holds(name: str, world: World, where: str) -> None:
     expected = {data_set: [world.versions[v] for v in versions] for data_set, versions in kept.items()}
     assert invariants.lost(world.store, expected) == [], where
     assert invariants.foreign(world.store) == FOREIGN, where
+
+
+# ---- repair
+@pytest.mark.parametrize("way", WAYS)
+def test_every_call_of_a_repair_fails_once(way: str, tmp_path: Path) -> None:
+    """It begins with what is broken: nothing that was good gets worse, and in the end all is good."""
+    fault, retried = WAYS[way]
+    number, reached = 0, True
+    while reached:
+        number += 1
+        world = _damaged()
+        good = _good(world)
+        store = Faulty(world.store, fail_at(number, fault))
+        tried = Retrying(store, BACKOFF) if retried else store
+        where = f"call {number} of a repair fails {way}"
+        with contextlib.suppress(UnavailableError):
+            repo_of(tried).verify(read_data=True, repair=True, source=repo_of(world.target))
+        assert _good(world) >= good, where
+        assert invariants.foreign(world.store) == FOREIGN, where
+        assert repo_of(world.store).verify(read_data=True, repair=True, source=repo_of(world.target)).sound, where
+        _holds("repair", world, f"{where}, then again")
+        reached = len(store.calls) >= number
+    assert number > 20
+
+
+def _damaged() -> World:
+    """A shard is damaged, one is gone, and so are a manifest and the latest; another store has all of them."""
+    world: World = pickle.loads(world_for("pull"))
+    for name in ("speech", "other"):
+        for manifest in reversed(repo_of(world.store).versions(name)):
+            repo_of(world.store).copy(name, to=repo_of(world.target), version=manifest.version)
+    shards = repo_of(world.store).manifest("speech").shards
+    world.store.put(keys.shard_key(shards[0].digest), bytes(shards[0].size))
+    world.store.delete(keys.shard_key(shards[1].digest))
+    world.store.delete(keys.manifest_key("other", world.versions["other2"]))
+    world.store.delete(keys.latest_key("speech"))
+    return world
+
+
+def _good(world: World) -> set[str]:
+    """The keys of what has the bytes that its name says, or is another's or of the history."""
+    found = set()
+    for info in world.store.list(""):
+        digest = info.key.rpartition("/")[2].removesuffix(".json")
+        if not is_version(digest) or hashlib.sha256(world.store.get(info.key).data).hexdigest() == digest:
+            found.add(info.key)
+    return found
