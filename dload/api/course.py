@@ -171,8 +171,14 @@ class Course:
         if not self.top.indexed:
             own = self.lanes()
             lanes = exported([[own.start, own.stop - 1, [self.states.get(lane) for lane in own]]])
-        state = make_state(self._whole, dict(self.plan), self.epoch, self.step, lanes)
+        state = self._header | {"plan": dict(self.plan), "epoch": self.epoch, "step": self.step, "lanes": lanes}
+        state["sources"] = [list(source) for source in state["sources"]]
         return {**state, "over": True} if self.over else state
+
+    @cached_property
+    def _header(self) -> dict[str, Any]:
+        """What all states have: to work it out takes longer than the rest."""
+        return make_state(self._whole, {}, 0, 0, None)
 
     def load(self, state: dict[str, Any]) -> None:
         """Go on where a state was taken. Raises ValueError, naming both values, where something differs."""
