@@ -173,3 +173,14 @@ def test_a_damaged_shard_of_a_view_is_found_and_mended(tmp_path: Path) -> None:
     assert fault.versions == {part.version: part.manifest.starts[2]}
     assert repo.verify("part", read_data=True, repair=True).sound
     assert repo.verify(read_data=True).sound
+
+
+def test_the_key_index_of_a_view_is_not_taken_for_that_of_its_shards(memory_repo: Repository) -> None:
+    memory_repo.commit("speech", SAMPLES, target_shard_size=SIZE)
+    speech = memory_repo.dataset("speech")
+    part = memory_repo.view("part", speech, lambda sample: sample[0] > "k050" and third(sample))
+    assert part["k150"] == SAMPLES[150][1]
+    for key, fields in SAMPLES[::9]:
+        assert speech[key] == fields
+    with pytest.raises(UnknownKeyError):
+        part["k003"]
