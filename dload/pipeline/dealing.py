@@ -38,6 +38,7 @@ class Deal:
         if (ends == "steps") != (steps is not None) or (steps is not None and steps < 1):
             raise ConfigError(f"ends={ends!r} and steps={steps!r}", remedy="a number of steps goes with ends='steps'")
         self.top, self.grid, self.ends = top, grid, ends
+        top.check_lanes(grid.lanes)
         self.cuts = Cuts(grid.B) if cuts is None else cuts
         if self.cuts.ramp is not None and not (self.continues and grid.m == 1):
             raise ConfigError(

@@ -110,6 +110,11 @@ class Node(ABC):
         return None
 
     # ---- both tiers
+    def check_lanes(self, lanes: int) -> None:
+        """Raises ConfigError where so many lanes can't share what it gives, or something below it."""
+        for parent in self.parents:
+            parent.check_lanes(lanes)
+
     @property
     def total(self) -> int | None:
         """How many elements all lanes together give in an epoch, where that is known: in the stream tier it seldom

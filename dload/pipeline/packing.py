@@ -230,16 +230,21 @@ class Pack(Node):
             cursor = BinCursor(parent, reader, maker, self._binning, (epoch, lane.number))
         if self.blocks is None:
             return cursor
-        blocks, lanes = self._estimated(run) if self.blocks == "auto" else self.blocks, lane.grid.lanes
-        assert isinstance(blocks, int)
-        if self.blocks == "auto":
-            blocks = max(lanes, blocks - blocks % lanes)
-        elif blocks % lanes:
+        lanes = lane.grid.lanes
+        self.check_lanes(lanes)
+        if isinstance(self.blocks, int):
+            return ShareCursor(cursor, lane.count(self.blocks), maker, lane.row, epoch)
+        blocks = self._estimated(run)
+        return ShareCursor(cursor, lane.count(max(lanes, blocks - blocks % lanes)), maker, lane.row, epoch)
+
+    def check_lanes(self, lanes: int) -> None:
+        super().check_lanes(lanes)
+        blocks = self.blocks
+        if not self._planned and isinstance(blocks, int) and blocks % lanes:
             raise ConfigError(
                 f"blocks_per_epoch={blocks} can't be shared evenly by {lanes} lanes",
                 remedy=f"give a multiple of {lanes}, as {blocks - blocks % lanes or lanes}",
             )
-        return ShareCursor(cursor, lane.count(blocks), maker, lane.row, epoch)
 
     def _estimated(self, run: Run) -> int:
         """About how many blocks an epoch has, from documents in several stretches of epoch 0: the same in all processes
