@@ -601,3 +601,63 @@ class _WaitsError(Exception):
 
 def _lease_of(name: str, parent: str) -> bytes:
     return json.dumps({"dataset": name, "parent": parent, "ttl": 3600}).encode()
+
+
+# ---- reasons
+def test_retention_gives_each_version_its_reason(aged: Repository, clock: Clock) -> None:
+    versions = []
+    for number in range(5):
+        versions.append(commit(aged, samples(20 + number)))
+        clock.now += 10 * DAY
+    aged.tag("speech", "paper", versions[1])
+
+    def reasons(**rule: float) -> list[tuple[int, bool, str]]:
+        plan = aged.retain("speech", dry_run=True, **rule)  # type: ignore[arg-type]
+        return [(versions.index(one.version), one.kept, one.reason) for one in plan]
+
+    none = "no rule keeps it"
+    assert reasons(keep_last=2) == [
+        (4, True, "is latest, is one of the last 2"), (3, True, "is one of the last 2"), (2, False, none),
+        (1, True, "is tagged paper"), (0, False, none),
+    ]  # fmt: skip
+    assert reasons(keep_within=25 * DAY) == [
+        (4, True, "is latest, is 10.0 days old"), (3, True, "is 20.0 days old"), (2, False, none),
+        (1, True, "is tagged paper"), (0, False, none),
+    ]  # fmt: skip
+    assert reasons(keep_last=1, keep_within=35 * DAY) == [
+        (4, True, "is latest, is one of the last 1, is 10.0 days old"), (3, True, "is 20.0 days old"),
+        (2, True, "is 30.0 days old"), (1, True, "is tagged paper"), (0, False, none),
+    ]  # fmt: skip
+    assert [place for place, kept, _ in reasons() if kept] == [4, 1], "--keep-tag: tagged ones and the latest"
+    assert aged.removed("speech") == [], "so far it was only looked"
+    aged.retain("speech")
+    assert {removal.version for removal in aged.removed("speech")} == {versions[0], versions[2], versions[3]}
+    intact(aged)
+
+
+def test_a_dry_run_gives_each_object_its_reason(aged: Repository, clock: Clock) -> None:
+    gone, _ = commit(aged, samples(100)), commit(aged, samples(100, seed=1))
+    orphan, young = "ab" * 32, "cd" * 32
+    aged.store.put(keys.shard_key(orphan), b"left by a commit that was cut off")
+    aged.store.put("elsewhere/x", b"mine")
+    aged.delete_dataset("speech", gone)
+    clock.now += 8 * DAY
+    aged.store.put(keys.shard_key(young), b"as before, a moment ago")
+    before = {info.key for info in aged.store.list("")}
+    report = aged.gc(dry_run=True)
+    assert {item.key: item.reason for item in report.manifests} == {keys.manifest_key("speech", gone): "removed"}
+    assert {item.reason for item in report.shards} == {"no version needs it"}
+    assert keys.shard_key(orphan) in {item.key for item in report.shards}
+    assert [(item.key, item.reason, item.ready_in) for item in report.kept] == [
+        (keys.shard_key(young), "too young", 7 * DAY)
+    ]
+    with Lease(aged.store, "speech", None) as lease:
+        lease.cover([orphan])
+        report = aged.gc(dry_run=True)
+        assert (report.manifests, report.shards) == ([], [])
+        kept = {item.key: item.reason for item in report.kept}
+        assert kept[keys.shard_key(orphan)] == "a commit under way relies on it"
+        assert kept[keys.manifest_key("speech", gone)].startswith("a commit by ")
+    assert {info.key for info in aged.store.list("")} == before, "it only looks"
+    assert aged.gc().deleted_shards > 0
+    intact(aged)
