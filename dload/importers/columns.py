@@ -81,7 +81,7 @@ def naming(shown: str, row: str) -> Iterator[None]:
         yield
     except SampleError:
         raise
-    except (ValueError, TypeError, OverflowError, IndexError, struct.error) as error:
+    except (ValueError, TypeError, OverflowError, LookupError, struct.error) as error:
         raise SampleError(
             f"{shown}, {row}: {error}", remedy="mend the row, or leave the column out with --columns",
             source=shown, row=row,

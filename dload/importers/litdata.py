@@ -95,11 +95,16 @@ class LitData:
             first = number
             for row in chunk_rows(self.files, name, shown):
                 with naming(shown, f"row {number:,}"):
-                    fields = self._fields(row)
+                    fields = self._fields(row) if isinstance(row, bytes) else self._values(row)
                 yield row_key("", number), fields
                 number += 1
             if number - first != int(chunk["chunk_size"]):
                 raise SampleError(f"{shown} has {number - first:,} rows, its index says {chunk['chunk_size']:,}")
+
+    def _values(self, row: dict[str, Any]) -> dict[str, bytes]:
+        """The fields of a row whose values are there already."""
+        wanted = [leaf[0] for leaf in self._leaves if leaf is not None]
+        return {name: _simple(row[name]) for name in wanted if row[name] is not None}
 
     def _fields(self, row: bytes) -> dict[str, bytes]:
         count = 0 if self._bare else len(self._leaves)
@@ -151,6 +156,12 @@ def _decoder(form: str) -> tuple[Column, Callable[[bytes], bytes]]:
     if name == "pil":
         return Column("npy", "array"), pixels
     return _PLAIN.get(name, Column("bytes", form)), _as_is
+
+
+def _simple(value: Any) -> bytes:
+    if isinstance(value, bytes):
+        return value
+    return value.encode() if isinstance(value, str) else json_bytes(value)
 
 
 def _as_is(data: bytes) -> bytes:

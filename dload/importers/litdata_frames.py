@@ -1,9 +1,11 @@
-"""The rows of a LitData chunk, whichever way it is compressed; each chunk shows by its first bytes which.
+"""The rows of a LitData chunk, whichever way it is packed; each chunk shows by its first or last bytes which.
 
 Either plain, or one zstd stream of the plain chunk, or (newer versions) rows compressed in batches: the magic
 `LDFZ01`, then as uint32 a version, the numbers of rows, rows a batch and batches, the offset of each row and of the end
 in all that the batches decompress to, and for each batch its first row, its number of rows, its place in the file
-(uint64), its size there and its size decompressed. Taken from files that the library wrote.
+(uint64), its size there and its size decompressed; or (newer versions, for rows that are flat and simple) one Arrow
+file, behind a table whose offsets are all the same and before its size and the magic `LDARW01`. Taken from files that
+the library wrote.
 """
 
 from __future__ import annotations
@@ -12,27 +14,30 @@ import struct
 from collections.abc import Iterator
 from io import BytesIO
 from itertools import pairwise
+from typing import Any
 
-from dload.errors import SampleError
+from dload.errors import ConfigError, SampleError
 from dload.importers.packed import mapped, rows_of
 from dload.importers.source import Files, zstd_stream
 
 _ZSTD = b"\x28\xb5\x2f\xfd"
 _BATCHES = b"LDFZ01\0\0"
+_ARROW = b"LDARW01\0"
 _HEAD = struct.Struct("<4I")
 _BATCH = struct.Struct("<IIQII")
+_ARROW_ROWS = 256
 
 
-def chunk_rows(files: Files, name: str, shown: str) -> Iterator[bytes]:
-    """The rows of a chunk. Raises SampleError where it is damaged."""
+def chunk_rows(files: Files, name: str, shown: str) -> Iterator[bytes | dict[str, Any]]:
+    """The rows of a chunk: bytes, or of an Arrow file the values by name. Raises SampleError where it is damaged."""
     with files.raw(name) as raw:
         head = raw.read(len(_BATCHES))
     with mapped(files, name, "zstd" if head.startswith(_ZSTD) else None, None) as view:
-        if head != _BATCHES:
+        if head != _BATCHES and view[-len(_ARROW) :] != _ARROW:
             yield from rows_of(view, shown)
             return
         try:
-            yield from _rows_of_batches(view)
+            yield from _rows_of_batches(view) if head == _BATCHES else _rows_of_arrow(view)
         except (struct.error, ValueError) as error:
             raise SampleError(f"{shown} is damaged: {error}", remedy="fetch or make it anew") from error
 
@@ -57,3 +62,19 @@ def _rows_of_batches(view: memoryview) -> Iterator[bytes]:
             raise ValueError(f"a batch of {len(body):,} bytes, where its table says {raw_size:,}")
         for start, end in pairwise(offsets[first : first + count + 1]):
             yield body[start - offsets[first] : end - offsets[first]]
+
+
+def _rows_of_arrow(view: memoryview) -> Iterator[dict[str, Any]]:
+    try:
+        import pyarrow as pa
+    except ImportError:
+        raise ConfigError("Arrow chunks need pyarrow", remedy="pip install 'dload-ml[parquet]'") from None
+    end = len(view) - len(_ARROW) - 4
+    (size,) = struct.unpack_from("<I", view, end)
+    if size > end:
+        raise ValueError(f"an Arrow file of {size:,} bytes in {end:,}")
+    reader = pa.ipc.open_file(pa.py_buffer(bytes(view[end - size : end])))
+    for number in range(reader.num_record_batches):
+        batch = reader.get_batch(number)
+        for start in range(0, batch.num_rows, _ARROW_ROWS):
+            yield from batch.slice(start, _ARROW_ROWS).to_pylist()

@@ -132,8 +132,11 @@ def exported(cli: Cli, form: str, *options: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("form", ["jsonl", "parquet", "mds", "webdataset", "files"])
 def test_each_format_is_imported_back(cli: Cli, form: str) -> None:
-    table = pa.table({"id": pa.array(range(5), pa.int16()), "text": [f"é{n}" for n in range(5)],
-                      "list": pa.array([[n, n] for n in range(5)], pa.list_(pa.float32())), "raw": [b"\xff"] * 5})  # fmt: skip
+    rows = range(5)
+    lists = pa.array([[n, n] for n in rows], pa.list_(pa.float32()))
+    table = pa.table(
+        {"id": pa.array(rows, pa.int16()), "text": [f"é{n}" for n in rows], "list": lists, "raw": [b"\xff"] * 5}
+    )
     pq.write_table(table, cli.cwd / "a.parquet")
     before = cli.ok("import", "a.parquet", "rows", "--json").json()
     facts = exported(cli, form)

@@ -137,6 +137,7 @@ def _cut(file: str) -> Callable[[Path, dict[str, Any]], object]:
         ("litdata-plain", lambda _, i: i["config"]["data_format"].pop(), "serializers for"),
         ("litdata-zstd", _flip("chunk-0-0.bin", 30), r"chunk-0-0.bin is damaged"),
         ("litdata-zstd", _flip("chunk-0-0.bin", 61), r"chunk-0-0.bin is damaged"),
+        ("litdata-arrow", _flip("chunk-0-0.bin", -9), "chunk-0-0.bin is damaged: an Arrow file of"),
         ("litdata-whole", _flip("chunk-0-0.zstd.bin", 5), r"chunk-0-0.zstd.bin"),
     ],
 )  # fmt: skip
@@ -215,6 +216,13 @@ def test_litdata_is_what_the_library_reads(name: str) -> None:
         pictures = {name: np.asarray(Image.open(io.BytesIO(fields[name]))) for name in ("jpeg", "jpegs.0", "jpegs.1")}
         for field, picture in pictures.items():  # the library turns them to (channels, height, width)
             assert described(picture.transpose(2, 0, 1).copy())["data"] == expected[field]["data"], field
+
+
+def test_litdata_rows_that_are_an_arrow_file() -> None:
+    importer = open_source(FOREIGN / "litdata-arrow")
+    assert (FOREIGN / "litdata-arrow" / "chunk-0-0.bin").read_bytes().endswith(b"LDARW01\0")
+    got = [{name: plain(value, importer.columns[name]) for name, value in row.items()} for _, row in importer]
+    assert got == EXPECTED["litdata-arrow"] and len(got) == importer.total == 5
 
 
 @pytest.mark.parametrize(

@@ -49,6 +49,10 @@ def one(number: int) -> int:
     return number * 10**12
 
 
+def simple(number: int) -> dict[str, object]:
+    return {"n": number - 2**40, "f": number / 3, "flag": number == 1, "text": "é" * number, "raw": bytes([0, number])}
+
+
 def tokens(number: int) -> torch.Tensor:
     return torch.arange(number + 2, dtype=torch.int32)
 
@@ -80,6 +84,7 @@ def main() -> None:
         ("litdata-plain", row, 4, {"chunk_size": 3}),
         ("litdata-zstd", row, 3, {"chunk_size": 2, "compression": "zstd"}),
         ("litdata-whole", row, 2, {"chunk_size": 2, "compression": "zstd", "compression_level": "chunk"}),
+        ("litdata-arrow", simple, 5, {"chunk_size": 3}),  # where pyarrow is installed, else plain
         ("litdata-pair", pair, 3, {"chunk_size": 2}),
         ("litdata-one", one, 3, {"chunk_size": 2}),
         ("litdata-tokens", tokens, 3, {"chunk_bytes": "1MB", "item_loader": TokensLoader()}),
