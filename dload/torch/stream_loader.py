@@ -14,6 +14,8 @@ from dload.run.steps import Collate
 from dload.torch.collate import collate as default_collate
 from dload.torch.workers import Fleet
 
+_MOST_AHEAD = 1024  # torch asks for all of them before the first step
+
 
 class StreamLoader(StepLoader):
     """`dload.Loader` with worker processes: the same steps, row for row, on any number of them, and the same states.
@@ -29,9 +31,9 @@ class StreamLoader(StepLoader):
     say) can use a number of workers that divides its `turns`, which are chosen so at the first run; where it was begun
     on another number fewer may work, which is said.
 
-    `prefetch_factor` (steps that each worker builds ahead), `persistent_workers`, `pin_memory` and
-    `multiprocessing_context` are the DataLoader's; `in_order=False` is refused, since a state couldn't say what was
-    handed out. Everything else, and what is raised, is as in `dload.Loader`.
+    `prefetch_factor` (items that each worker builds ahead, of a step or of several quick ones; at most 1,024),
+    `persistent_workers`, `pin_memory` and `multiprocessing_context` are the DataLoader's; `in_order=False` is refused,
+    since a state couldn't say what was handed out. Everything else, and what is raised, is as in `dload.Loader`.
 
     It has what others look for in a loader: `len`, `set_epoch`, `state_dict` and `load_state_dict`.
     """
@@ -79,8 +81,8 @@ class StreamLoader(StepLoader):
         self.num_workers = num_workers
         self._collate = default_collate if collate is None else collate
         self._options = {
-            "prefetch_factor": prefetch_factor, "persistent": persistent_workers, "pin_memory": pin_memory,
-            "context": multiprocessing_context,
+            "prefetch_factor": min(prefetch_factor, _MOST_AHEAD), "persistent": persistent_workers,
+            "pin_memory": pin_memory, "context": multiprocessing_context,
         }  # fmt: skip
         self._fleet: Fleet | None = None
 

@@ -161,6 +161,12 @@ def test_batches_of_any_size_arrive_and_stay(repo: Repository) -> None:
     assert found == [[big(number)] for number in range(8)]
 
 
+@pytest.mark.parametrize("prefetch", [1, 1_000_000])
+def test_case_c60_any_prefetch_factor_works(shuffled: Pipeline, prefetch: int) -> None:
+    with StreamLoader(shuffled, 30, num_workers=2, collate=list, prefetch_factor=prefetch) as loader:
+        assert list(loader) == list(dload.Loader(shuffled, 30))
+
+
 def test_a_step_without_rows_is_an_empty_list() -> None:
     pipe = dload.from_iterable(list(range(8))).filter(lambda x: x >= 6, holes=True)
     with StreamLoader(pipe, 4, num_workers=1) as loader:
