@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dload.pipeline.promises import Promise, Workers
-from dload.pipeline.running import HOLE, Cursor
+from dload.pipeline.running import HOLE, Cursor, Epoch
+
+if TYPE_CHECKING:
+    from dload.pipeline.node import Node
 
 
 class Row(NamedTuple):
@@ -49,10 +52,11 @@ class AheadCursor(Cursor):
         self._rows: deque[tuple[Any, Any, int]] = deque()  # (the parent's state before it, row or HOLE, identity)
         self._end: BaseException | None = None  # what the parent raised, in the end
         self._name = 0
+        self._last: Any = None  # the parent's state before the row that came last
 
     def reset(self, state: Any | None) -> None:
         self._begin()
-        self._workers.readers.add(self)
+        self._workers.enter(self)
         self._parent.reset(state)
 
     def __next__(self) -> Any:
@@ -62,7 +66,7 @@ class AheadCursor(Cursor):
         if not self._rows:
             assert self._end is not None
             raise self._end
-        _, row, self._name = self._rows.popleft()
+        self._last, row, self._name = self._rows.popleft()
         return row
 
     def _read(self) -> None:
@@ -88,10 +92,13 @@ class AheadCursor(Cursor):
     def get_state(self) -> Any:
         return self._rows[0][0] if self._rows else self._parent.get_state()
 
+    def origin(self, state: Any = None) -> tuple[Node, Epoch, int] | None:
+        return self._parent.origin(self._last if state is None else state)
+
     def identity(self) -> int:
         return self._name
 
     def close(self) -> None:
         self._rows.clear()
-        self._workers.readers.discard(self)
+        self._workers.leave(self)
         super().close()

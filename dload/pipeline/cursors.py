@@ -63,7 +63,7 @@ class PlaceCursor(Cursor):
         self.close()
         self._begin(place)
         if self._node.ahead:
-            self._run.workers.readers.add(self)
+            self._run.workers.enter(self)
         if place < self._stop:
             finite = self._places.length is not None
             self._feed = self._run.rows.follow(self._demand(place, 0), partial(self._demand, place) if finite else None)
@@ -165,6 +165,10 @@ class PlaceCursor(Cursor):
         self._chunks.popleft()
         return stop, found
 
+    def origin(self, state: Any = None) -> tuple[Node, Epoch, int] | None:
+        number = self.place - 1 if state is None else state
+        return self._node, self._epoch, self._places.at(self._epoch, number, number + 1)[0]
+
     def identity(self) -> int:
         last = self.place - 1
         if not self._named <= last < self._named + len(self._names):
@@ -175,7 +179,7 @@ class PlaceCursor(Cursor):
 
     def close(self) -> None:
         self._chunks.clear()
-        self._run.workers.readers.discard(self)
+        self._run.workers.leave(self)
         if self._feed is not None:
             self._feed.close()
             self._feed = None

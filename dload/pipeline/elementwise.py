@@ -10,7 +10,7 @@ from dload.errors import ConfigError
 from dload.pipeline.ahead import AheadCursor, Row
 from dload.pipeline.batches import BatchRow, begun, called
 from dload.pipeline.cursors import applied
-from dload.pipeline.failures import Guard, OnError
+from dload.pipeline.failures import Guard, OnError, Origin
 from dload.pipeline.fallible import Fallible
 from dload.pipeline.node import Node, each, function, seed_given, whole_number
 from dload.pipeline.promises import Lazy, Pool, Promise, settled
@@ -82,13 +82,13 @@ class Elementwise(Fallible):
         return [
             HOLE
             if item is HOLE
-            else self.promised(guard, (place, epoch), pool.submit(applied, apply, item, *name), item)
+            else self.promised(guard, (self, epoch, place), pool.submit(applied, apply, item, *name), item)
             for place, item, *name in zip(places, settled(items), *more, strict=True)
         ]
 
-    def promised(self, guard: Guard | None, where: tuple[int, Epoch], promise: Promise, item: Any) -> Promise:
+    def promised(self, guard: Guard | None, origin: Origin | None, promise: Promise, item: Any) -> Promise:
         """A promise of what becomes of it by the policy."""
-        return promise if guard is None else Lazy(partial(self.taken, guard, where, promise, item))
+        return promise if guard is None else Lazy(partial(self.taken, guard, origin, promise, item))
 
     def pool(self, run: Run) -> Pool:
         """The threads of this node in a run."""
@@ -204,7 +204,7 @@ class MapBatches(Elementwise):
             some = slots[first : first + self.size]
             items = [found[slot] for slot in some]
             for slot, item, promise in zip(some, items, begun(self.fn, items, pool), strict=True):
-                found[slot] = self.promised(guard, (places[slot], epoch), promise, item)
+                found[slot] = self.promised(guard, (self, epoch, places[slot]), promise, item)
         return found if self.workers else settled(found)
 
     def stream(self, run: Run, epoch: Epoch) -> Cursor:

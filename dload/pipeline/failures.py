@@ -14,6 +14,7 @@ from dload.pipeline.promises import ClosedError
 
 if TYPE_CHECKING:
     from dload.pipeline.node import Node
+    from dload.pipeline.running import Epoch, Run
 
 _WAYS = ("raise", "skip", "warn", "hole")
 _LISTED = 100  # elements left out that are listed; all are counted
@@ -57,12 +58,16 @@ def on_error_given(how: object, fail_after: object, *, in_place: bool = False) -
     return OnError(how, in_place or how == "hole", fail_after)
 
 
+Origin = tuple["Node", "Epoch", int]
+"""Where an element is: a node of the index tier, the epoch, and its place there."""
+
+
 class Failed(NamedTuple):
-    """An element whose function failed. `where`: what tells it from all others of the run, if anything does."""
+    """An element whose function failed. `origin`: where it is, or what it was made of, if that is known."""
 
     error: Exception
     item: Any
-    where: Hashable = None
+    origin: Origin | None = None
 
 
 class Failures:
@@ -86,14 +91,13 @@ class Failures:
         self._passes[key] = position
         return True
 
-    def is_news(self, failed: Failed) -> bool:
+    def is_news(self, where: Hashable) -> bool:
         """Whether this failure was unknown before; now it is known."""
-        if failed.where is not None:
-            if failed.where in self._recent:
-                return False
-            while len(self._recent) >= _RECENT:
-                del self._recent[next(iter(self._recent))]
-            self._recent[failed.where] = None
+        if where in self._recent:
+            return False
+        while len(self._recent) >= _RECENT:
+            del self._recent[next(iter(self._recent))]
+        self._recent[where] = None
         return True
 
     def add(self, node: str, data: str, key: str, error: Exception) -> None:
@@ -106,9 +110,10 @@ class Failures:
 class Guard:
     """A policy at work at one node, in one run."""
 
-    def __init__(self, node: Node, policy: OnError, failures: Failures, path: str) -> None:
-        self.policy, self.failures, self.path = policy, failures, path
-        self._node = node
+    def __init__(self, node: Node, policy: OnError, run: Run) -> None:
+        self.policy, self.failures = policy, run.failures
+        self.path = run.paths.get(id(node), node.kind)
+        self._node, self._run = node, run
 
     def fine(self) -> None:
         """An element didn't fail."""
@@ -128,13 +133,17 @@ class Guard:
         ):
             raise failed.error
         self._count_streak(failed)
-        if (is_news or failures.is_news)(failed):
-            failures.add(self.label, self.data, key_of(failed.item), failed.error)
+        if is_news(failed) if is_news else self._is_news(failed.origin):
+            data = self.data(failed.origin)
+            failures.add(self.label, data, key_of(failed.item), failed.error)
             if count and how == "warn":
                 _log.warning(
                     "%s: %d of %d elements failed and are left out; the first: %s (key %s, data set %s)",
-                    self.label, count, size, said(failed.error), key_of(failed.item), self.data,
+                    self.label, count, size, said(failed.error), key_of(failed.item), data,
                 )  # fmt: skip
+
+    def _is_news(self, origin: Origin | None) -> bool:
+        return origin is None or self.failures.is_news((self.path, *origin[1:]))
 
     def _count_streak(self, failure: Failed) -> None:
         limit = self.policy.fail_after
@@ -142,7 +151,7 @@ class Guard:
         if streak >= limit:
             raise TooManyFailuresError(
                 f"{self.label}: {limit} elements in a row failed, the last (key {key_of(failure.item)}, data set "
-                f"{self.data}) with {said(failure.error)}",
+                f"{self.data(failure.origin)}) with {said(failure.error)}",
                 remedy="mend the function or the data, or raise fail_after",
             ) from failure.error
         self.failures.streaks[self.path] = streak
@@ -154,12 +163,16 @@ class Guard:
         name = getattr(functions[0], "__qualname__", type(functions[0]).__qualname__) if functions else ""
         return f"{self._node.kind}({name})"
 
-    @property
-    def data(self) -> str:
-        """The data sets that the elements may be from."""
+    def data(self, origin: Origin | None) -> str:
+        """The data sets that an element may be from."""
         from dload.pipeline.state import versions
 
-        return " or ".join(f"{name}@{version[:12]}" for name, version in versions(self._node)) or "none"
+        found = versions(self._node)
+        if origin is not None and len(found) > 1:
+            node, epoch, place = origin
+            sources = {need.source.manifest.version for need in node.demand(self._run, epoch, place, place + 1)}
+            found = [pair for pair in found if pair[1] in sources]
+        return " or ".join(f"{name}@{version[:12]}" for name, version in found) or "none"
 
 
 def said(error: BaseException) -> str:

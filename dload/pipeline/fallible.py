@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from dload.pipeline.cursors import applied
-from dload.pipeline.failures import Failed, Guard, OnError
+from dload.pipeline.failures import Failed, Guard, OnError, Origin
 from dload.pipeline.node import Node
 from dload.pipeline.promises import Lazy, Promise
 from dload.pipeline.running import HOLE, Cursor, Epoch, Run
@@ -44,7 +44,7 @@ class Fallible(Node):
         """The policy at work in a run; None where errors are raised."""
         if self.on_error is None or self.on_error.raises:
             return None
-        return Guard(self, self.on_error, run.failures, run.paths.get(id(self), self.kind))
+        return Guard(self, self.on_error, run)
 
     def outcomes(
         self, run: Run, epoch: Epoch, places: Sequence[int], apply: Callable[..., Any], *columns: Iterable[Any]
@@ -54,7 +54,7 @@ class Fallible(Node):
         rows = zip(*columns, strict=True)
         if self.parents[0].ahead:
             return [
-                Lazy(self.outcome, guard, (place, epoch), apply, *row)
+                Lazy(self.outcome, guard, (self, epoch, place), apply, *row)
                 for place, row in zip(places, rows, strict=True)
             ]  # fmt: skip
         if guard is None:
@@ -76,24 +76,24 @@ class Fallible(Node):
         for at, reason in failed.items():
             if at > before + 1:
                 guard.fine()
-            guard.leave_out(Failed(reason, rows[at][0], (guard.path, places[at], epoch)), len(rows), count)
+            guard.leave_out(Failed(reason, rows[at][0], (self, epoch, places[at])), len(rows), count)
             before, count = at, 0
         if before < len(rows) - 1:
             guard.fine()
         return found
 
-    def outcome(self, guard: Guard | None, where: tuple[int, Epoch], apply: Callable[..., Any], *row: Any) -> Any:
+    def outcome(self, guard: Guard | None, origin: Origin | None, apply: Callable[..., Any], *row: Any) -> Any:
         """apply(*row), of one element, by the policy."""
-        return HOLE if row[0] is HOLE else self.taken(guard, where, Lazy(applied, apply, *row), row[0])
+        return HOLE if row[0] is HOLE else self.taken(guard, origin, Lazy(applied, apply, *row), row[0])
 
-    def taken(self, guard: Guard | None, where: tuple[int, Epoch], promise: Promise, item: Any) -> Any:
+    def taken(self, guard: Guard | None, origin: Origin | None, promise: Promise, item: Any) -> Any:
         """What is promised for one element, by the policy."""
         if guard is None:
             return promise.result()
         try:
             found = promise.result()
         except Exception as error:
-            guard.leave_out(Failed(error, item, (guard.path, *where)), *promise.failures())
+            guard.leave_out(Failed(error, item, origin), *promise.failures())
             return HOLE
         guard.fine()
         return found

@@ -46,7 +46,7 @@ class Lazy(Promise):
 
 
 class ClosedError(RuntimeError):
-    """The pool was closed before the call was begun."""
+    """A pool was closed before a call was begun."""
 
 
 class Task(Future[Any], Promise):
@@ -68,27 +68,37 @@ def settled(items: Sequence[Any]) -> list[Any]:
 
 class Pool:
     """So many threads, begun at the first call. They end when it is closed (what is under way is finished, what waits
-    is cancelled), and when nobody has it any more. A call after that begins anew, as one in a forked child does."""
+    is cancelled), and when nobody has it any more. A forked child has threads of its own."""
 
     def __init__(self, threads: int, name: str) -> None:
         self._threads, self._name = threads, name
-        self._jobs: _Jobs | None = None
         self._running: list[threading.Thread] = []
-        self._process = 0
+        self.closed = False
+        self._begin()
         _pools.add(self)
 
+    def _begin(self) -> None:
+        self._process = os.getpid()
+        self._lock = threading.Lock()
+        self._jobs: _Jobs | None = None
+
     def submit(self, fn: Callable[..., Any], *arguments: Any) -> Task:
-        """`fn(*arguments)`, in the order of calls."""
+        """`fn(*arguments)`, in the order of calls. Raises ClosedError."""
+        if self._process != os.getpid():
+            self._begin()
         task = Task()
-        jobs = self._jobs
-        if jobs is None or self._process != os.getpid():
-            jobs = self._begin()
-        jobs.put((task, fn, arguments))
+        with self._lock:
+            if self.closed:
+                raise ClosedError("this iterator was closed")
+            if self._jobs is None:
+                self._jobs = self._started()
+            self._jobs.put((task, fn, arguments))
         return task
 
-    def _begin(self) -> _Jobs:
-        jobs = self._jobs = SimpleQueue()
-        self._process, self._running = os.getpid(), []
+    def _started(self) -> _Jobs:
+        """Threads that do what is put into this."""
+        jobs: _Jobs = SimpleQueue()
+        self._running = []
         for number in range(self._threads):
             thread = threading.Thread(
                 target=_work, args=(jobs,), name=f"dload-{self._name}-{number + 1}", daemon=True
@@ -103,16 +113,21 @@ class Pool:
         return jobs
 
     def close(self) -> None:
-        jobs, self._jobs = self._jobs, None
-        if jobs is None or self._process != os.getpid():
+        if self._process != os.getpid():
+            return
+        with self._lock:
+            self.closed = True
+            jobs, self._jobs = self._jobs, None
+        if jobs is None:
             return
         try:
-            while (job := jobs.get_nowait()) is not None:
+            while True:
+                job = jobs.get_nowait()
+                assert job is not None
                 job[0].cancel()
         except Empty:
-            pass
-        for _ in range(self._threads):
-            jobs.put(None)
+            for _ in self._running:
+                jobs.put(None)
 
     def join(self) -> None:
         """Wait until the threads of a closed pool have ended."""
@@ -151,22 +166,35 @@ class Workers:
     """The threads of one run: those of each node, shared by all its lanes, begun when they are needed."""
 
     def __init__(self) -> None:
-        self.readers: WeakSet[Any] = WeakSet()
-        """The passes that read ahead now."""
+        self._readers: WeakSet[Any] = WeakSet()
         self._pools: dict[str, Pool] = {}
+        self._closed = False
 
     def pool(self, path: str, threads: int, name: str) -> Pool:
         """That of the node at `path`."""
         pool = self._pools.get(path)
         if pool is None:
             pool = self._pools[path] = Pool(threads, name)
+            pool.closed = self._closed
         return pool
+
+    def enter(self, reader: Any) -> None:
+        """A pass begins that reads ahead; threads may begin again."""
+        self._readers.add(reader)
+        self._closed = False
+        for pool in self._pools.values():
+            pool.closed = False
+
+    def leave(self, reader: Any) -> None:
+        """A pass has ended."""
+        self._readers.discard(reader)
 
     def share(self, most: int) -> int:
         """How many of `most` elements that may be under way one of these passes may have."""
-        return max(1, -(-most // 4), most // max(1, len(self.readers)))
+        return max(1, -(-most // 4), most // max(1, len(self._readers)))
 
     def close(self) -> None:
         """End all threads. Closing twice is fine."""
-        for pool in self._pools.values():
+        self._closed = True
+        for pool in list(self._pools.values()):
             pool.close()

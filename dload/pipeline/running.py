@@ -125,6 +125,11 @@ class Cursor(ABC):
         for cursor in self.below:
             cursor.keep_identities()
 
+    def origin(self, state: Any = None) -> tuple[Node, Epoch, int] | None:
+        """Where the element is from that came last, or behind a state: a node, the epoch and the place; None where that
+        isn't known."""
+        return None
+
     def identity(self) -> int:
         """What the element that came last is, whoever reads it: see `Node.identities`."""
         raise NotImplementedError

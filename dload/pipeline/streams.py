@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dload.errors import ConfigError
 from dload.pipeline.ahead import Row
 from dload.pipeline.cursors import applied
 from dload.pipeline.failures import Failed, Guard, Skip
 from dload.pipeline.lanes import Lane
-from dload.pipeline.running import HOLE, Cursor
+from dload.pipeline.running import HOLE, Cursor, Epoch
+
+if TYPE_CHECKING:
+    from dload.pipeline.node import Node
 
 
 class ElementCursor(Cursor):
@@ -33,6 +36,9 @@ class ElementCursor(Cursor):
 
     def get_state(self) -> Any:
         return self._parent.get_state()
+
+    def origin(self, state: Any = None) -> tuple[Node, Epoch, int] | None:
+        return self._parent.origin(state)
 
     def identity(self) -> int:
         return self._parent.identity()
@@ -121,7 +127,8 @@ class GuardedCursor(Cursor):
             count, size = item.promise.failures()
             item = item.item
         self._failing = True
-        self._guard.leave_out(Failed(error, item), size, count, self._is_news if self._skips else None)
+        failed = Failed(error, item, self._parent.origin())
+        self._guard.leave_out(failed, size, count, self._is_news if self._skips else None)
 
     def _is_news(self, _: Failed) -> bool:
         position = self._position - 1

@@ -299,6 +299,13 @@ def test_threads_end_with_the_loader(pipe: str, threads: int) -> None:
         wait_until(lambda: not workers())
 
 
+def went_through(iterator: Iterator[Any], errors: list[BaseException]) -> None:
+    try:
+        list(iterator)
+    except BaseException as error:
+        errors.append(error)
+
+
 def test_closing_ends_a_wait() -> None:
     go_on = threading.Event()
 
@@ -310,20 +317,15 @@ def test_closing_ends_a_wait() -> None:
         go_on.clear()
         iterator = iter(dload.from_iterable(range(50)).map(stuck, workers=1, queue=9, on_error=on_error))
         errors: list[BaseException] = []
-
-        def wait_for_it(iterator: Any = iterator, errors: list[BaseException] = errors) -> None:
-            try:
-                list(iterator)
-            except BaseException as error:
-                errors.append(error)
-
-        waiting = threading.Thread(target=wait_for_it)
+        waiting = threading.Thread(target=went_through, args=(iterator, errors))
         waiting.start()
         wait_until(lambda: len(workers()) == 1)
-        iterator.close()
-        go_on.set()
-        waiting.join()
-        assert not errors or isinstance(errors[0], ClosedError)
+        try:
+            iterator.close()
+        finally:
+            go_on.set()
+            waiting.join()
+        assert [type(error) for error in errors] == [ClosedError]
 
 
 # ---- pools
@@ -340,6 +342,9 @@ def test_a_pool() -> None:
         waiting.result()
     go_on.set()
     assert all(task.result() or task.cancelled() for task in running if not task.cancelled())
+    with pytest.raises(ClosedError, match="closed"):
+        pool.submit(int, "4")
+    pool.closed = False
     assert pool.submit(int, "4").result() == 4  # begun anew
     with pytest.raises(ValueError, match="invalid literal"):
         pool.submit(int, "x").result()

@@ -17,6 +17,7 @@ from dload.pipeline.elementwise import FilterHoles, Map, MapBatches, Maybe, Star
 from dload.pipeline.failures import Failures, OnError, Skip, on_error_given, skipped_before
 from dload.pipeline.fallible import with_default
 from dload.pipeline.group import Expand, Filter, Windows
+from dload.pipeline.mix import Mix
 from dload.pipeline.node import HOLE, Node
 from dload.pipeline.plain import exported
 from dload.pipeline.reorder import Repeat, Shuffle
@@ -410,3 +411,31 @@ def test_what_a_pass_has_left_out_is_news_once() -> None:
     assert not failures.passed("a", 0)
     assert failures.passed("b", 0)
     assert failures.passed("a", 6)
+
+
+@pytest.mark.parametrize("how", ["warn", "hole"])
+@pytest.mark.parametrize("threads", [0, 2])
+@pytest.mark.parametrize("batches", [False, True])
+@pytest.mark.parametrize("top", [lambda p: p, lambda p: Tap(p, len), lambda p: Repeat(p, 2)])
+def test_in_a_mix_the_data_set_is_the_one_that_the_element_is_from(
+    how: str, threads: int, batches: bool, top: Callable[[Node], Node]
+) -> None:
+    def bad(sample: Any) -> Any:
+        return len(sample) // (sample[0][-1] not in "37")
+
+    mixed = top(Mix([made_source([9, 9], "speech"), made_source([9, 9], "noise")], [1, 1], 2))
+    options: dict[str, Any] = {"workers": threads, "on_error": policy(how)}
+    if batches:
+        node: Node = MapBatches(mixed, lambda items: [bad(item) for item in items], 4, **options)
+    else:
+        node = Map(mixed, bad, **options)
+    run, _ = make_run(node)
+    cursor = top_cursor(node, run, (0,))
+    cursor.reset(None)
+    list(cursor)
+    run.workers.close()
+    listed = run.failures.listed
+    assert len(listed) >= 4
+    assert len({entry["data"] for entry in listed}) == 2
+    for entry in listed:
+        assert entry["data"].split("@")[0] == entry["key"].split("/")[0]
