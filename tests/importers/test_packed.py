@@ -20,6 +20,8 @@ from dload.importers import open_source, packed
 from dload.importers.columns import Column
 from dload.importers.target import Request
 from dload.importers.to_mds import write
+from dload.store.s3 import S3Store
+from dload.testing.s3_server import S3Server
 
 FOREIGN = Path(__file__).parent / "foreign"
 EXPECTED = {**json.loads((FOREIGN / "mds.json").read_text()), **json.loads((FOREIGN / "litdata.json").read_text())}
@@ -240,3 +242,15 @@ def test_litdata_columns() -> None:
     assert [fields for _, fields in importer][1] == {"text": "é".encode(), "inner.x": b"1"}
     with pytest.raises(ConfigError, match="--key makes no sense for a source of the kind litdata"):
         open_source(FOREIGN / "litdata-plain", key="int")
+
+
+# ---- in a bucket
+@pytest.mark.parametrize("name", ["mds-plain", "mds-zstd", "litdata-zstd", "litdata-arrow"])
+def test_shards_in_a_bucket_are_read_one_by_one(name: str, s3_server: S3Server, s3_place: tuple[str, str]) -> None:
+    bucket, prefix = s3_place
+    store = S3Store(bucket, prefix, endpoint_url=s3_server.endpoint_url)
+    for path in (FOREIGN / name).iterdir():
+        store.put(f"{name}/{path.name}", path.read_bytes())
+    importer = open_source(f"s3://{bucket}/{prefix}/{name}", endpoint_url=s3_server.endpoint_url)
+    assert importer.kind == name.partition("-")[0]
+    assert list(importer) == list(open_source(FOREIGN / name))
