@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -51,6 +52,10 @@ def command(
     size = parse_size(shard_size) if shard_size else None
     refuse_full(to, replace=force)
     manifest = session.repo.manifest(*target.with_version(version))
+    if manifest.format == 1:  # it doesn't say what fields there are
+        from dload.repo.commit import described
+
+        manifest = replace(manifest, fields=described(session.repo.store, manifest.shards)[1])
     columns = _columns(manifest, fields, codecs, with_empty=form == "parquet")
     there = [name for name in columns if name in manifest.fields]
     samples = session.repo.dataset(manifest.name, manifest.version).samples(fields=there)
