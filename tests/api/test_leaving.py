@@ -19,17 +19,18 @@ matrix = torch.rand(300, 300)
 def heavy(sample):
     torch.linalg.svd(matrix)
     return sample
-pipe = repo.dataset("x").samples().map(heavy)
+pipe = repo.dataset("x").samples().map(heavy, workers=int(sys.argv[3]))
 left = iter(dload.Loader(pipe, global_batch=2) if sys.argv[2] == "loader" else pipe)
 next(left)
 print("done")
 """
 
 
+@pytest.mark.parametrize("workers", ["0", "2"])
 @pytest.mark.parametrize("what", ["loader", "pipeline"])
-def test_the_process_ends_well_while_a_thread_is_in_a_users_function(tmp_path: Path, what: str) -> None:
+def test_the_process_ends_well_while_a_thread_is_in_a_users_function(tmp_path: Path, what: str, workers: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(tmp_path / "store"), what],
+        [sys.executable, "-c", PROGRAM, str(tmp_path / "store"), what, workers],
         capture_output=True, text=True, check=False, timeout=120, env={**os.environ, "OMP_NUM_THREADS": "1"},
     )  # fmt: skip
     assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")
