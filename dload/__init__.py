@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dload import codecs as codecs
+    from dload import importers as importers
     from dload.api import Dataset as Dataset
     from dload.api import Pipeline as Pipeline
     from dload.api import Repository as Repository
@@ -66,7 +67,7 @@ _HOMES = {
     **dict.fromkeys(("format_size", "parse_size"), "dload.sizes"),
 }  # fmt: skip
 _INSIDE = {"zip": "zip_streams"}  # names that would hide a builtin where they are defined
-_MODULES = ("codecs", "config", "errors")
+_MODULES = ("codecs", "config", "errors", "importers")
 
 __all__ = [*sorted(_HOMES), *_MODULES]  # noqa: PLE0604
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import subprocess
 import sys
 import tarfile
 from pathlib import Path
@@ -110,8 +112,6 @@ def test_text_needs_no_library_and_a_missing_one_is_named(cli: Cli, monkeypatch:
         "import sys; from dload.cli.main import run; run(['import', sys.argv[1], 'rows']);"
         "print({'numpy', 'pyarrow', 'datasets'} & set(sys.modules))"
     )
-    import subprocess
-
     done = subprocess.run(
         [sys.executable, "-c", code, path], env=cli.env, cwd=cli.cwd, capture_output=True, text=True, check=True
     )
@@ -180,3 +180,21 @@ def test_fields_and_codecs_are_what_is_asked_for(cli: Cli) -> None:
         "rows-000000.tar",
         "rows-000001.tar",
     ]
+
+
+def test_memory_stays_at_the_shards_under_way(cli: Cli) -> None:
+    """A tar of 200 MB comes in with a peak far below that."""
+    (cli.cwd / "data").mkdir()
+    with tarfile.open(cli.cwd / "data" / "large.tar", "w") as archive:
+        for number in range(200):
+            info = tarfile.TarInfo(f"{number:04d}.bin")
+            info.size = 1_000_000
+            archive.addfile(info, io.BytesIO(number.to_bytes(2, "big") * 500_000))
+    arguments = ("import", "data/large.tar", "rows", "--shard-size", "8MiB", "--workers", "2")
+    with cli.start(*arguments, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+    assert process.returncode == 0
+    peak = usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    assert peak < 120_000_000, f"{peak:,} bytes at most"
+    assert cli.ok("info", "rows", "--json").json()["num_samples"] == 200
