@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dload.errors import ConfigError, SampleError
 from dload.importers.columns import KEY, Column, choose, row_key
 from dload.importers.jsonl import stem
-from dload.importers.source import Files, plain_stream
+from dload.importers.source import Files, of_suffix, plain_stream
 from dload.pack import Sample
 
 SUFFIXES = (".csv", ".tsv", ".csv.gz", ".tsv.gz", ".csv.zst", ".tsv.zst")
@@ -28,7 +28,7 @@ class Delimited:
 
     def __init__(self, files: Files, *, columns: Sequence[str] = (), key: str | None = None) -> None:
         self.files = files
-        self.names = tuple(name for name in files.names if name.endswith(SUFFIXES))
+        self.names = of_suffix(files, SUFFIXES)
         self.columns: dict[str, Column] = {}
         self._wanted = tuple(columns)
         self._key = key

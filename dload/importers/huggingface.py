@@ -63,7 +63,7 @@ class HuggingFace:
             shown = f"{self.url} {prefix}".rstrip("/ ")
             names = self._rows.chosen(part.features.arrow_schema, shown)
             row = 0
-            for table in part.select_columns(names).with_format("arrow").iter(256):
+            for table in part.select_columns(names).with_format("arrow").iter(64):
                 for batch in table.combine_chunks().to_batches():
                     for piece in pieces(batch):
                         embedded = _embedded(piece, shown, row)

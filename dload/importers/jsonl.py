@@ -11,7 +11,7 @@ from typing import Any, BinaryIO
 from dload.codecs import json_bytes
 from dload.errors import SampleError
 from dload.importers.columns import KEY, Column, naming, row_key
-from dload.importers.source import Files, plain_stream
+from dload.importers.source import Files, of_suffix, plain_stream
 from dload.pack import Sample
 from dload.pack.samples import MAX_VALUE_SIZE
 
@@ -39,7 +39,7 @@ class JsonLines:
         self, files: Files, *, columns: Sequence[str] = (), key: str | None = None, whole_lines: bool = False
     ) -> None:
         self.files = files
-        self.names = tuple(name for name in files.names if name.endswith(SUFFIXES))
+        self.names = of_suffix(files, SUFFIXES)
         self.columns: dict[str, Column] = {}
         self._wanted = frozenset(columns)
         self._key = key

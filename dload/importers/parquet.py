@@ -14,7 +14,7 @@ from dload.errors import ConfigError, SampleError
 from dload.importers.arrow_types import PATH, Encode, column_of, encode_column, is_file, paths_of
 from dload.importers.columns import KEY, Column, choose, row_key
 from dload.importers.jsonl import stem
-from dload.importers.source import Files
+from dload.importers.source import Files, of_suffix
 from dload.pack import Sample
 
 _BATCH_BYTES = 16 << 20
@@ -98,7 +98,7 @@ class _Table:
 
     def __init__(self, files: Files, *, columns: Sequence[str] = (), key: str | None = None) -> None:
         self.files = files
-        self.names = tuple(name for name in files.names if name.endswith(self.suffixes))
+        self.names = of_suffix(files, self.suffixes)
         self.total = self._count() if files.folder is not None or Path(files.url).exists() else None
         self._rows = Rows(columns, key)
 

@@ -70,7 +70,7 @@ def open_files(source: str | Path, *, endpoint_url: str | None = None) -> Files:
 
 
 class _LocalFiles:
-    """Below a folder of this machine; links are followed, hidden files are left out."""
+    """Below a folder of this machine; links to files are followed, hidden files are left out."""
 
     def __init__(self, text: str) -> None:
         self.url = text
@@ -157,8 +157,19 @@ class _BucketFiles:
             yield path
 
 
+def of_suffix(files: Files, suffixes: tuple[str, ...]) -> tuple[str, ...]:
+    """The files that end so; one that was named alone, whatever it ends in. ConfigError where there is none."""
+    names = tuple(name for name in files.names if name.endswith(suffixes))
+    if not names and len(files.names) != 1:
+        raise ConfigError(f"{files.url}: no file ends in {' or '.join(suffixes)}", remedy="see --format")
+    return names or files.names
+
+
 def _walk(root: Path) -> Iterator[str]:
-    for folder, folders, names in os.walk(root, followlinks=False):
+    def unreadable(error: OSError) -> None:
+        raise error
+
+    for folder, folders, names in os.walk(root, onerror=unreadable):
         folders[:] = [name for name in folders if not name.startswith(".")]
         relative = Path(folder).relative_to(root).as_posix()
         prefix = "" if relative == "." else relative + "/"

@@ -67,7 +67,7 @@ class Tfds:
                 f"{files.url} is written as {form}, which takes TensorFlow to read",
                 remedy="write it anew with download_and_prepare(file_format='array_record')",
             )
-        self._splits = {one["name"]: _shards(info, one, files.url) for one in info["splits"]}
+        self._splits = _splits(info, files.url)
         if split is not None:
             if split not in self._splits:
                 raise ConfigError(f"{files.url}: there is no split {split!r}", remedy=f"there are {list(self._splits)}")
@@ -151,6 +151,16 @@ def _require(info: dict[str, Any], builder: str, shown: str) -> None:
             raise ConfigError(
                 f"{shown} holds {what} {found!r}, not {wanted!r}", remedy="name the folder of the version you mean"
             )
+
+
+def _splits(info: dict[str, Any], shown: str) -> dict[str, list[tuple[str, int]]]:
+    """The files of each split. SampleError where the metadata doesn't say."""
+    try:
+        return {one["name"]: _shards(info, one, shown) for one in info["splits"]}
+    except (KeyError, TypeError, ValueError) as error:
+        if isinstance(error, SampleError):
+            raise
+        raise SampleError(f"{shown}: {INFO} is damaged: {error!r}", remedy="make it anew") from error
 
 
 def _shards(info: dict[str, Any], split: dict[str, Any], shown: str) -> list[tuple[str, int]]:

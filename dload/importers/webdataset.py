@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dload.errors import DuplicateKeyError, SampleError
 from dload.importers.columns import Column
 from dload.importers.names import Patterns
-from dload.importers.source import Files, plain_stream
+from dload.importers.source import Files, of_suffix, plain_stream
 from dload.importers.tar import Member, read_members
 from dload.pack import Sample
 
@@ -30,7 +30,7 @@ class WebDataset:
 
     def __init__(self, files: Files, *, exclude: Sequence[str] = (), shard_keys: bool = False) -> None:
         self.files = files
-        self.shards = tuple(name for name in files.names if name.endswith(SUFFIXES))
+        self.shards = of_suffix(files, SUFFIXES)
         self.columns: dict[str, Column] = {}
         self._exclude = Patterns(exclude)
         self._shard_keys = shard_keys

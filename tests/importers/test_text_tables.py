@@ -320,6 +320,10 @@ def test_what_a_source_is(tmp_path: Path) -> None:
     assert "WebDataset shards" in str(caught.value) and "--format KIND" in str(caught.value)
     with pytest.raises(ConfigError, match=f"no kind of source 'zip' — the kinds are {', '.join(KINDS)}"):
         open_source(tmp_path, "zip")
+    with pytest.raises(ConfigError, match=r"no file ends in .tar or .tar.gz"):
+        open_source(tmp_path / "j", "webdataset")
+    tree(tmp_path, {"lines.txt": '{"a": 1}'})
+    assert of(tmp_path / "lines.txt", "jsonl") == [("00000000", {"a": b"1"})]
     with pytest.raises(ConfigError, match="--shard-keys makes no sense for a source of the kind jsonl"):
         open_source(tmp_path / "j", shard_keys=True)
 

@@ -178,6 +178,7 @@ RECORDS = "birds-test.array_record-00000-of-00001"
         (edit("dataset_info.json", lambda info: info["splits"][1].update(shardLengths=["3"])), "has 2 records"),
         (edit("features.json", lambda features: features["featuresDict"]["features"].update(
             new={"pythonClassName": "tfds.Video", "video": {}})), r"feature 'new' is a Video .*--columns"),
+        (edit("dataset_info.json", lambda info: info.pop("splits")), "dataset_info.json is damaged: KeyError"),
         (lambda folder: (folder / RECORDS).write_bytes(b"no records" * 10), "is no ArrayRecord"),
         (lambda folder: (folder / RECORDS).unlink(), "test.array_record"),
         (lambda folder: (folder / "features.json").write_text("{"), "features.json is damaged"),
