@@ -19,6 +19,7 @@ import json
 import multiprocessing
 import tempfile
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from statistics import median
@@ -50,6 +51,8 @@ def first_batch(folder: Path, cache: str, rank: int, workers: int, state: Any, s
 
     if workers:
         from dload.torch import StreamLoader
+
+        warnings.filterwarnings("ignore", "This DataLoader will create")  # more than this machine may have cores
     start.wait()
     begin = time.perf_counter()
     loader: Any

@@ -19,6 +19,7 @@ import dload
 from dload.api import Pipeline, Repository
 from dload.cache import ShardCache
 from dload.errors import ConfigError
+from dload.torch import StreamLoader
 from tests.grid.pipes import KINDS
 from tests.grid.ranks import Ranks, put_together, whole_lines
 
@@ -29,7 +30,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")  #
 BATCH = 8
 
 
-def endless(loader: dload.Loader) -> Iterator[list[Any]]:
+def endless(loader: Any) -> Iterator[list[Any]]:
     """Step after step, epoch after epoch."""
     while True:
         yield from loader
@@ -63,6 +64,30 @@ def test_the_global_batch_is_the_same_on_any_number_of_ranks(repo: Repository, s
         results = start(world, first_steps, KINDS[kind](repo), count, state, options).results()
         assert put_together([parts for parts, _ in results]) == expected[at : at + count], world
         state, at = dload.merge_states([state for _, state in results]), at + count
+
+
+def steps_of_workers(pipe: Pipeline, count: int, state: Any, options: dict[str, Any]) -> tuple[list[Any], Any]:
+    """As `first_steps`, by two worker processes."""
+    with StreamLoader(pipe, BATCH, num_workers=2, collate=list, multiprocessing_context="fork", **options) as loader:
+        if state is not None:
+            loader.load_state_dict(state)
+        parts = list(itertools.islice(endless(loader), count))
+        return parts, json.loads(json.dumps(loader.state_dict()))
+
+
+@pytest.mark.parametrize("kind", ["shuffled", "filtered"])
+def test_ranks_with_workers_give_that_batch_too(repo: Repository, start: Start, kind: str) -> None:
+    make = KINDS[kind]
+    options = {**options_for(make(repo)), "turns": 1 if make(repo).node.indexed else 2}
+    expected, _ = first_steps(make(repo), 90, None, options)
+    first = start(2, steps_of_workers, make(repo), 33, None, options).results()
+    assert put_together([parts for parts, _ in first]) == expected[:33]
+    state = dload.merge_states([state for _, state in first])
+    second = start(4, first_steps, make(repo), 20, state, options).results()
+    assert put_together([parts for parts, _ in second]) == expected[33:53]
+    state = dload.merge_states([state for _, state in second])
+    third = start(1, steps_of_workers, make(repo), 37, state, options).results()
+    assert put_together([parts for parts, _ in third]) == expected[53:]
 
 
 def write_steps(pipe: Pipeline, folder: Path, options: dict[str, Any]) -> None:
