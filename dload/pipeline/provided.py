@@ -18,6 +18,9 @@ Origin = dict[str, str | None]
 """What tells a split from others, by name: provider, name, split, version and the like. Never a path's content."""
 
 
+_WORD = (1 << 64) - 1
+
+
 class RecordTable(Protocol):
     """Records with places. It pickles, and any number of threads may read from it."""
 
@@ -58,7 +61,9 @@ class OpenStream(Protocol):
         """Go on there. Called before the first record is asked for."""
         ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """No more records are asked for; where it stands may be."""
+        ...
 
 
 class Provided(Sequenced):
@@ -133,7 +138,9 @@ class ProvidedCursor(Cursor):
 
     def __init__(self, node: ProvidedStream, epoch: Epoch, lane: Lane) -> None:
         self._node, self._epoch, self._lane = node, epoch, lane
-        self._items: OpenStream | None = None
+        self._base = hash64(*_names(node.source.origin), epoch)
+        self._items: OpenStream | None = None  # also when it is closed: it still says where it stands
+        self._open = False
         self._dealt = True  # whether records of other lanes come, too
         self._resumed: Any = None  # the state that it goes on from, until it has gone on
         self._read = self._given = 0
@@ -144,10 +151,10 @@ class ProvidedCursor(Cursor):
         lanes, number = self._lane.grid.lanes, _number(self._epoch)
         parted = lanes > 1 and self._node.records is None
         items = self._node.source.open(number, self._lane.number, lanes) if parted else None
-        self._dealt = items is None
+        self._dealt = items is None and lanes > 1
         self._items = items or self._node.source.open(number, 0, 1)
         assert self._items is not None
-        self._resumed = own
+        self._resumed, self._open = own, True
         if own is not None:
             self._items.set_state(thawed(own[0]))
 
@@ -162,7 +169,7 @@ class ProvidedCursor(Cursor):
 
     def _next(self) -> Any:
         records = self._node.records
-        if self._items is None:
+        if self._items is None or not self._open:
             raise StopIteration
         try:
             item = next(self._items)
@@ -195,13 +202,13 @@ class ProvidedCursor(Cursor):
         return [[frozen(own, f"the position in {self._node.name}")], self._read, self._given]
 
     def identity(self) -> int:
-        position = self._read - 1 if self._dealt else self._lane.row(self._given - 1)
-        return hash64(*_names(self._node.source.origin), self._epoch, position)
+        whole = self._dealt or self._lane.grid.lanes == 1
+        return self._base + (self._read - 1 if whole else self._lane.row(self._given - 1)) & _WORD
 
     def close(self) -> None:
-        if self._items is not None:
+        if self._items is not None and self._open:
             self._items.close()
-            self._items = None
+            self._open = False
 
 
 def _number(epoch: Epoch) -> int:

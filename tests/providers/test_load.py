@@ -295,6 +295,17 @@ def test_a_shuffled_stream_goes_on_exactly(stream: Callable[..., Any]) -> None:
             assert list(pipe.iter(state=json.loads(json.dumps(iterator.get_state())))) == expected[begun:]
 
 
+def test_a_stream_that_was_closed_still_says_where_it_stands(stream: Callable[..., Any]) -> None:
+    pipe = stream(preprocess=number, shuffle=0).take(15)
+    iterator = iter(pipe)
+    assert list(iterator) == list(range(15))
+    assert list(pipe.iter(state=json.loads(json.dumps(iterator.get_state())))) == []
+    iterator = iter(pipe)
+    assert next(iterator) == 0
+    iterator.close()
+    assert list(pipe.iter(state=json.loads(json.dumps(iterator.get_state())))) == list(range(1, 15))
+
+
 def test_a_state_of_another_split_is_refused(stream: Callable[..., Any]) -> None:
     iterator = iter(stream(preprocess=number))
     next(iterator)
