@@ -17,7 +17,9 @@ import dload
 from dload.api import Pipeline
 from dload.api.loader import Loader, merge_states
 from dload.errors import ConfigError, NotFoundError
+from dload.pipeline.lanes import Grid, Lane
 from dload.providers import huggingface
+from dload.testing.pipelines import restores_everywhere
 
 pytest.importorskip("datasets")
 pytest.importorskip("tensorflow_datasets")
@@ -430,6 +432,14 @@ def test_what_a_provider_holds_has_no_fingerprint(table: Callable[..., Any], str
 
 
 # ---- the stream under the pipeline's other nodes
+@pytest.mark.parametrize("lane", [Lane(), Lane(Grid(4, 2), 1), Lane(Grid(3), 0), Lane(Grid(2, 1, 3), 2)])
+@pytest.mark.parametrize("records", [None, RECORDS])
+def test_a_stream_is_restored_at_every_step(stream: Callable[..., Any], lane: Lane, records: int | None) -> None:
+    made = [stream(preprocess=drawn, seed=2, shuffle=shuffle, records=records).node for shuffle in (0, 5)]
+    for node in made:
+        restores_everywhere(lambda node=node: node, most=13, state_size=2500, lane=lane)
+
+
 def test_a_stream_in_a_mix_and_repeated(stream: Callable[..., Any], table: Callable[..., Any]) -> None:
     pipe = dload.mix([stream(preprocess=drawn, seed=2), table(preprocess=drawn, seed=2)], seed=1, until="cycle")
     expected = list(pipe.iter(epoch=0))
