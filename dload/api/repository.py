@@ -397,11 +397,14 @@ class Repository:
         if version is None and history.is_removed(name):
             return removal.restore_dataset(history, name).version
         removed = [r.version for r in history.removed(name) if r.version.startswith(version or "")]
-        if len(removed) != 1:
-            found = ", ".join(v[:12] for v in removed) or "none"
-            raise (ConfigError if removed else NotFoundError)(
-                f"{len(removed)} removed versions of {name} fit {version or 'any'!r}: {found}",
-                remedy=f"name one: dload undo {name}@{removed[0][:12]}" if removed else f"see: dload log {name}",
+        which = "" if version is None else f" that begins with {version!r}"
+        if not removed:
+            raise NotFoundError(f"{name} has no removed version{which}", remedy=f"see: dload log {name}")
+        if len(removed) > 1:
+            found = ", ".join(v[:12] for v in removed)
+            raise ConfigError(
+                f"{name} has {len(removed)} removed versions{which}: {found}",
+                remedy=f"name one: dload undo {name}@{removed[0][:12]}",
             )
         removal.restore_version(history, name, removed[0])
         return removed[0]
