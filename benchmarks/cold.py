@@ -66,7 +66,7 @@ def bare(url: str, keys: list[str], folder: Path | None = None) -> Measured:
 
     def download(key: str) -> int:
         body, length = client.get_object(Bucket=BUCKET, Key=key)["Body"], 0
-        with open(os.devnull if folder is None else Path(target, key.replace("/", "-")), "wb") as file:
+        with Path(os.devnull if folder is None else f"{target}/{key.replace('/', '-')}").open("wb") as file:
             while chunk := body.read(1 << 20):
                 length += file.write(chunk)
         return length
