@@ -214,3 +214,24 @@ def test_skipped_rows_are_counted_over_a_resume(repo: Repository) -> None:
     assert going_on.stats()["rows_skipped"] == total
     assert sum(map(len, rest)) + 88 == COUNT - total - going_on.stats()["rows_left"]
     assert len(going_on.stats()["skipped"]) == total - stats["rows_skipped"]
+
+
+@pytest.mark.parametrize("kind", ["skip on threads", "hole of lists"])
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_worker_processes_leave_out_the_same_and_their_states_go_on_without_them(repo: Repository, kind: str) -> None:
+    from dload.torch import StreamLoader
+
+    options: dict[str, Any] = {"ends": "endless", "turns": 2 if "skip" in kind else None}
+    expected = list(islice(Loader(KINDS[kind](repo), 8, threads=0, **options), 24))
+    workers = StreamLoader(
+        KINDS[kind](repo), 8, num_workers=2, collate=list, multiprocessing_context="fork", **options
+    )  # fmt: skip
+    found = list(islice(workers, 11))
+    state = json.loads(json.dumps(workers.state_dict()))
+    stats = workers.stats()
+    workers.close()
+    assert stats["rows_skipped"] > 0
+    assert {entry["node"].split("(")[0] for entry in stats["skipped"]} <= {"map", "map_batches"}
+    going_on = Loader(KINDS[kind](repo), 8, threads=0, **options)
+    going_on.load_state_dict(state)
+    assert found + list(islice(going_on, 13)) == expected
