@@ -113,7 +113,7 @@ def test_a_removed_version_goes_after_its_time_and_not_before(aged: Repository, 
     assert report.deleted_shards == len(dry.shards) > 0
     assert shards(aged) == count - report.deleted_shards
     assert report.freed_bytes == sum(item.size for item in dry.shards)
-    with pytest.raises(NotFoundError, match="(0|no) removed"):
+    with pytest.raises(NotFoundError, match=r"(0|no) removed"):
         aged.undelete("speech", two)
     with pytest.raises(NotFoundError, match="collected"):
         aged.undelete("speech", one)
