@@ -116,12 +116,16 @@ def with_default(top: Node, policy: OnError, over_raising: bool = False) -> Node
     def changed(node: Node) -> Node:
         found = made.get(id(node))
         if found is None:
-            found = made[id(node)] = copy.copy(node)
-            found.parents = tuple(map(changed, node.parents))
-            if isinstance(found, Fallible):
-                own = found.on_error
-                if own is None or (over_raising and own.raises):
-                    found.on_error = policy
+            found, parents = node, tuple(map(changed, node.parents))
+            due = isinstance(node, Fallible) and (
+                node.on_error is None or (over_raising and node.on_error.raises)
+            )  # fmt: skip
+            if due or any(new is not old for new, old in zip(parents, node.parents, strict=True)):
+                found = copy.copy(node)
+                found.parents = parents
+            if isinstance(found, Fallible) and due:
+                found.on_error = policy
+            made[id(node)] = found
         return found
 
     return changed(top)

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dload.errors import ConfigError, TooManyFailuresError
+from dload.pipeline.combine import Zip
 from dload.pipeline.elementwise import FilterHoles, Map, MapBatches, Maybe, StarMap, Tap
 from dload.pipeline.failures import Failures, OnError, Skip, on_error_given, skipped_before
 from dload.pipeline.fallible import with_default
@@ -268,6 +269,9 @@ def test_a_default_holds_where_nothing_was_said() -> None:
     assert flat == [item for item in KEPT if item != 50]
     assert order_digest(changed) == order_digest(node)
     assert shared.on_error is None
+    assert changed.parents[0].parents[0].parents[0] is shared.parents[0]
+    two = with_default(Zip(shared, shared), OnError("skip", True))
+    assert two.parents[0] is two.parents[1] is not shared
     own = Map(Sequenced(range(30)), tens, on_error=policy("raise"))
     with pytest.raises(ValueError, match="3 is bad"):
         elements(with_default(own, OnError("hole", True)))
