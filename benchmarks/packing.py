@@ -102,8 +102,10 @@ def run(python: str, code: str, count: int, folder: Path) -> dict[str, list[floa
     command = [python, "-c", COMMON + code, str(count), str(folder)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder, env=dict(os.environ))
     if done.returncode:
-        raise SystemExit(f"{python} failed:\n{done.stderr}")
-    found: dict[str, list[float]] = json.loads(done.stdout.strip().splitlines()[-1])
+        raise SystemExit(f"{python} failed with exit code {done.returncode}:\n{done.stderr}")
+    line = done.stdout.strip().splitlines()[-1]
+    print(python, line, file=sys.stderr)  # what there is so far, should another one fail
+    found: dict[str, list[float]] = json.loads(line)
     return found
 
 
