@@ -24,10 +24,8 @@ from dload.run.steps import Collate, Step
 from dload.run.window import ShardWindow
 from dload.torch.slots import Slots, pickled
 
-# What the processes share: the round from which on a worker sends so many steps at once, their number; the length of
-# the assignment, which is behind it.
-_HEAD = struct.Struct("<qqq")
-_NEVER = 1 << 62
+# What the processes share: how many steps a worker sends at once, the length of the assignment; the assignment.
+_HEAD = struct.Struct("<qq")
 
 # Torch's loader takes about a quarter of a millisecond for each item that it gets from a worker, on both sides
 # together. Where steps come and go faster than that can be neglected, several are sent as one item.
@@ -65,7 +63,6 @@ class Fleet:
             prefetch_factor=prefetch_factor if workers else None, persistent_workers=self.lasts,
             multiprocessing_context=context if workers else None, generator=self._generator,
         )  # fmt: skip
-        self._prefetch = prefetch_factor
         self._coming: Any = None
 
     def begin(self, assignment: Assignment) -> None:
@@ -101,10 +98,11 @@ class Fleet:
         return self._ready.pop(self._number - 1)
 
     def _look(self) -> None:
-        """Where steps are quick, have several sent as one item: from a round on that no worker has begun yet."""
+        """Where steps are quick, have several sent as one item. Not all workers begin with that in the same round: what
+        comes early for that waits in `_ready`."""
         now, steps = time.monotonic(), self._number - self._first
         if self.workers and now - self._since < _QUICK * steps:
-            self._many = self._steps.send_many(self._items // self.workers + self._prefetch + 2)
+            self._many = self._steps.send_many()
 
     def close(self) -> None:
         """Give up the present assignment."""
@@ -133,24 +131,24 @@ class _Steps(torch.utils.data.IterableDataset[Any]):
         size = max(1, int(self.top.mean_bytes * len(assignment.rows)))
         self._many = max(1, min(_MOST, _MOST_BYTES // size))
         with self._shared.alone():
-            self._shared.write(_HEAD.pack(_NEVER, 1, len(data)) + data)
+            self._shared.write(_HEAD.pack(1, len(data)) + data)
 
-    def send_many(self, begin: int) -> int:
-        """From round `begin` on, have workers send several steps as one item; says how many."""
+    def send_many(self) -> int:
+        """Have workers send several steps as one item; says how many."""
         with self._shared.alone():
-            size = _HEAD.unpack(self._shared.read(_HEAD.size))[2]
-            self._shared.write(_HEAD.pack(begin, self._many, size))
+            _, size = _HEAD.unpack(self._shared.read(_HEAD.size))
+            self._shared.write(_HEAD.pack(self._many, size))
         return self._many
 
-    def many(self, number: int) -> int:
-        """How many steps a worker sends in a round."""
+    def many(self) -> int:
+        """How many steps a worker sends at once."""
         with self._shared.alone():
-            begin, many, _ = _HEAD.unpack(self._shared.read(_HEAD.size))
-        return int(many) if number >= begin else 1
+            many, _ = _HEAD.unpack(self._shared.read(_HEAD.size))
+        return int(many)
 
     def _assigned(self) -> Assignment:
         with self._shared.alone():
-            size = _HEAD.unpack(self._shared.read(_HEAD.size))[2]
+            _, size = _HEAD.unpack(self._shared.read(_HEAD.size))
             assignment: Assignment = pickle.loads(self._shared.read(size, _HEAD.size))
         return assignment
 
@@ -171,15 +169,13 @@ class _Share:
         self._reader = assignment.reader(steps.top, self._window, steps.collate, worker, workers, tally)
         self._steps, self._slots = steps, slots
         self._last = assignment.last
-        self._round = 0
 
     def __iter__(self) -> Iterator[Any]:
         return self
 
     def __next__(self) -> Any:
         found: list[Step] = []
-        many = self._steps.many(self._round)
-        self._round += 1
+        many = self._steps.many()
         while len(found) < many and (self._last is None or self._reader.step < self._last):
             step = self._reader.built()
             if step.error is not None or not step.whole:
