@@ -68,7 +68,7 @@ class HFStream:
     def open(self, epoch: int, part: int, parts: int) -> OpenStream | None:
         dataset = self._fresh()
         if parts > 1:
-            if dataset.num_shards % parts:
+            if getattr(dataset, "num_shards", 1) % parts:
                 return None  # `datasets` would leave out rows, as we do ourselves
             from datasets.distributed import split_dataset_by_node
 

@@ -265,7 +265,7 @@ def test_an_iter_dataset_in_worker_processes(repo: Repository) -> None:
     iterator = iter(ds)
     begun = [next(iterator) for _ in range(31)]
     state = json.loads(json.dumps(iterator.get_state()))
-    iterator.close()
+    del iterator
     going_on = iter(ds)
     going_on.set_state(state)
     assert begun + list(going_on) == in_turns
