@@ -57,6 +57,11 @@ class _Job:
     def known(self) -> derived.Known | None:
         return derived.find(self.history, self.name, self.fingerprint)
 
+    def published(self, made: Manifest, known: derived.Known | None) -> Manifest:
+        """What is the output for everybody from now on: this, or what somebody else published first."""
+        version = derived.publish(self.history, self.name, self.fingerprint, made.version, known)
+        return made if version == made.version else self.history.stored_manifest(self.name, version)
+
     def told(self, packing: Packing | None = None, **more: Any) -> CommitOptions:
         """The options of the commit: with the meta that is reserved."""
         sources = [source.manifest for source in sources_of(self.pipe.node)]
@@ -94,9 +99,8 @@ def derive(
     elif engine is not None:
         made = _by_engine(job, engine, progress)
     else:
-        made = _by_this_machine(job, progress)
-    version = derived.publish(job.history, name, identity, made.version, known)
-    return Dataset(repo, made if version == made.version else job.history.stored_manifest(name, version))
+        return Dataset(repo, _by_this_machine(job, progress))
+    return Dataset(repo, job.published(made, known))
 
 
 def _by_engine(job: _Job, engine: Engine, progress: Callable[[str], object] | None) -> Manifest:
@@ -111,16 +115,14 @@ def _by_engine(job: _Job, engine: Engine, progress: Callable[[str], object] | No
 def _by_this_machine(job: _Job, progress: Callable[[str], object] | None) -> Manifest:
     """What a run that was cut off has packed is taken over, and the pipeline goes on behind it."""
     packing = packing_for(job.history, job.name, job.options)
-    waited: list[bool] = []
 
     def waiting() -> None:
-        waited.append(True)
         if (tell := job.options.tell or progress) is not None:
             tell(f"waiting for another process of this machine, which derives the same for {job.name}")
 
     work = [job.fingerprint, packing.target, packing.boundaries, dict(packing.codecs)]
     with Progress(_path(job), work, waiting) as before:
-        known = job.known() if waited else None
+        known = job.known()  # who had the lock before may have done it
         if known is not None and known.manifest is not None:
             return known.manifest
         infos = [ShardInfo(one.digest, one.size, one.num_samples, one.index_size) for one in before.shards]
@@ -138,6 +140,7 @@ def _by_this_machine(job: _Job, progress: Callable[[str], object] | None) -> Man
 
             taken = [Part(before.shards)] if first else []
             made = _commit(job, samples, taken, job.told(packing, report=note), progress)
+        made = job.published(made, known)  # before the next process of this machine looks
         before.done()
         return made
 

@@ -48,7 +48,8 @@ def spread(top: Node, seed: int, ahead: int, workers: int, start: int = 0) -> It
     except BrokenProcessPool as error:
         raise DloadError(
             "a process that computes elements was killed, or couldn't start",
-            remedy="look for what it said, or for the system's out-of-memory killer; fewer workers need less memory",
+            remedy='a script of its own needs `if __name__ == "__main__":` above what runs; '
+            "where the system killed it for want of memory, fewer workers need less",
         ) from error
     finally:
         pool.shutdown(wait=False, cancel_futures=True)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -17,10 +19,11 @@ import pytest
 import dload
 from dload.api import Pipeline, Repository
 from dload.cache import ShardCache
-from dload.errors import ConfigError, DuplicateKeyError, SampleError
+from dload.errors import ConfigError, DloadError, DuplicateKeyError, SampleError
+from dload.files.locks import LockFile, try_lock
 from dload.manifest import Packing
 from dload.pack import Sample, cuts, sample_size
-from dload.repo import keys
+from dload.repo import derived, keys
 from dload.repo.parts import Part, pack_part
 from dload.store.base import Store
 from dload.store.local import FolderStore
@@ -247,6 +250,16 @@ def ended(process: subprocess.Popen[bytes]) -> dict[str, Any]:
     return dict(json.loads(out.splitlines()[-1]))
 
 
+def alive(folder: Path) -> list[str]:
+    """The processes of machines in this folder, and of their workers."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if f"CALLS={folder}/".encode() in (process / "environ").read_bytes():
+                found.append(process.name)
+    return found
+
+
 @pytest.fixture(params=["folder", "s3"])
 def machines(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Machines, Repository]:
     environment = {}
@@ -293,6 +306,24 @@ def test_processes_of_one_machine_wait_for_the_first(machines: tuple[Machines, R
     assert repo.dataset("loud").version == found[0]["version"]
 
 
+def test_the_output_is_published_before_the_next_process_looks(
+    memory_repo: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free: list[bool] = []
+    publish = derived.publish
+
+    def looked_at(*arguments: Any) -> str:
+        [lock] = (tmp_path / "state" / "dload" / "derived").glob("*.lock")
+        with LockFile(lock) as file:
+            free.append(try_lock(file.descriptor))
+        return publish(*arguments)
+
+    monkeypatch.setattr(derived, "publish", looked_at)
+    memory_repo.commit("speech", SAMPLES)
+    memory_repo.derive("loud", memory_repo.dataset("speech").samples().map(shout))
+    assert free == [False]
+
+
 @pytest.mark.parametrize("workers", [1, 2])
 def test_one_that_was_killed_goes_on(machines: tuple[Machines, Repository], workers: int) -> None:
     many, repo = machines
@@ -303,7 +334,10 @@ def test_one_that_was_killed_goes_on(machines: tuple[Machines, Repository], work
         time.sleep(0.01)
     process.send_signal(signal.SIGKILL)
     process.communicate()
-    time.sleep(0.2)  # what its workers still write
+    deadline = time.monotonic() + 30
+    while alive(many.folder) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not alive(many.folder), "its workers end with it"
     before = many.called()
     assert 100 <= len(before) < 200
     assert list(repo.store.list(keys.derived_prefix("loud"))) == []
@@ -427,6 +461,20 @@ def test_workers_do_not_change_the_result(memory_repo: Repository, tmp_path: Pat
     assert list(ahead.samples()) == SHOUTED
     with pytest.raises(SampleError, match="sample 150 is not a sample"):
         repo.derive("none", repo.dataset("speech").samples().map(spoiled), workers=workers)
+
+
+def deadly(sample: Sample) -> Sample:
+    if multiprocessing.parent_process() is not None:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return sample
+
+
+def test_a_worker_that_is_killed_is_told(tmp_path: Path) -> None:
+    repo = Repository(FolderStore(tmp_path / "store"), ShardCache(tmp_path / "cache"))
+    repo.commit("speech", SAMPLES)
+    with pytest.raises(DloadError, match=r"was killed, or couldn't start — .*fewer workers need less"):
+        repo.derive("out", repo.dataset("speech").samples().map(deadly), workers=2)
+    assert repo.list_datasets() == ["speech"]
 
 
 class Parts:
