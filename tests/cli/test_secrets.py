@@ -103,6 +103,8 @@ COMMANDS = [
     "cache status",
     "verify --all --read-data",
     "derive made:pipe shouted --workers 1",
+    "export birds --to out{level} --format jsonl",
+    "import out0 again",
     "revert birds {first}",
     "rm birds@{last} --yes",
     "undo birds",
@@ -121,9 +123,10 @@ def test_case_c36_no_verb_shows_a_secret(shell: Shell, tmp_path: Path) -> None:
             more = Path("more")
             more.mkdir(exist_ok=True)
             (more / f"m{LEVELS.index(level)}{number}.txt").write_text(line)
-            if "{" in line:
+            if "{first}" in line or "{last}" in line:
                 versions = [m.version for m in Repository.open().versions("birds")]
-            words = line.format(first=versions[-1][:12], last=versions[0][:12]).split() if versions else line.split()
+            ids = {"first": versions[-1][:12], "last": versions[0][:12]} if versions else {}
+            words = line.format(level=LEVELS.index(level), **ids).split()
             code = shell(*words, *level)
             assert code in (0, _FILES_DIFFER, _DIFFERENT) or words == ["init"], words  # there already
             if level == ["-vv"]:
