@@ -40,7 +40,7 @@ class Progress:
     def __enter__(self) -> Progress:
         try:
             self._held.enter_context(locked(self._path.with_suffix(".lock"), waiting=self._waiting))
-            self._file = self._held.enter_context(self._path.open("a+", encoding="utf-8"))
+            self._file = self._held.enter_context(self._path.open("a+", encoding="utf-8", errors="replace"))
             self._read(self._file)
         except OSError:  # no flock, a folder that can't be written
             self._forgo()

@@ -442,6 +442,21 @@ def test_a_line_that_was_cut_off_counts_as_not_written(memory_repo: Repository, 
     assert not file.exists()
 
 
+@pytest.mark.parametrize("middle", [False, True])
+def test_a_file_with_anything_in_it_does_no_harm(memory_repo: Repository, tmp_path: Path, middle: bool) -> None:
+    memory_repo.commit("speech", SAMPLES, target_shard_size=SIZE)
+    pipe = memory_repo.dataset("speech").samples().map(touchy)
+    FAIL_AT[:] = ["k180"]
+    with pytest.raises(OSError, match="cut off"):
+        memory_repo.derive("out", pipe, target_shard_size=SIZE)
+    FAIL_AT[:] = []
+    [file] = (tmp_path / "state" / "dload" / "derived").glob("*[!k]")
+    data = file.read_bytes()
+    at = len(data) // 2 if middle else 0
+    file.write_bytes(data[:at] + bytes(range(256)) + b"\n[1, {}]\nnull\n" + data[at:])
+    assert list(memory_repo.derive("out", pipe, target_shard_size=SIZE).samples()) == SHOUTED
+
+
 def test_where_nothing_can_be_remembered_it_works_all_the_same(memory_repo: Repository, tmp_path: Path) -> None:
     (tmp_path / "state").write_text("in the way")
     memory_repo.commit("speech", SAMPLES)
