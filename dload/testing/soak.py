@@ -289,6 +289,8 @@ class Soak:
         """Raises AssertionError; returns how many versions were read back."""
         store, copied = self.world.store, open_store(f"{self.world.store.url}-copy", endpoint_url=_direct(self.server))
         expected = _expected(self.world, store)
+        # An append that was overtaken leaves the manifest behind that it couldn't publish; its id may have been read.
+        self.read = [read for read in self.read if read[:2] in expected]
         for name, version, digest in self.read:
             assert digest == expected[name, version], f"{name}@{version}: a job read other bytes than were committed"
         versions = 0
