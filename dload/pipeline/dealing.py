@@ -59,11 +59,6 @@ class Deal:
                 f"ends={ends!r} needs a length, and this pipeline {what}",
                 remedy="give steps=, or ends='endless' or 'agree'; or keep its length: filter(holes=True)",
             )
-        if not top.indexed and self._length is not None and self._length < grid.lanes:
-            raise ConfigError(
-                f"the stream has {self._length:,} rows, so that of {grid.lanes} lanes some would get none",
-                remedy="use fewer ranks, or a smaller global batch",
-            )
         if self.continues and self._length == 0:
             raise ConfigError("an empty pipeline has no steps", remedy="ends='drop' gives epochs without steps")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 from dload.errors import ConfigError
 from dload.pipeline.lanes import Lane
@@ -118,14 +118,21 @@ class ProvidedStream(Node):
     def span(self) -> int | None:
         return self.records
 
+    def check_lanes(self, lanes: int) -> None:
+        if self.records is not None and self.records < lanes:
+            self._refuse(lanes)
+
     def stream(self, run: Run, epoch: Epoch) -> Cursor:
         grid = run.lane.grid
         if self.records is not None and not all(grid.count(lane, self.records) for lane in range(grid.lanes)):
-            raise ConfigError(
-                f"{self.name} has {self.records} records, so that of {grid.lanes} lanes some would get none",
-                remedy="use fewer ranks, or a smaller global batch",
-            )
+            self._refuse(grid.lanes)  # lanes take c records in turn
         return ProvidedCursor(self, epoch, run.lane)
+
+    def _refuse(self, lanes: int) -> NoReturn:
+        raise ConfigError(
+            f"{self.name} has {self.records} records, so that of {lanes} lanes some would get none",
+            remedy="use fewer ranks, or a smaller global batch",
+        )
 
     @property
     def name(self) -> str:
