@@ -218,6 +218,24 @@ def test_arrow_streams_and_empty_tables(tmp_path: Path) -> None:
     assert of(tmp_path / "e.parquet") == []
 
 
+def test_a_batch_of_many_rows_is_read_in_pieces(tmp_path: Path) -> None:
+    count = 9000
+    table = pa.table(
+        {
+            "list": [[n] * (n % 3) for n in range(count)],
+            "pair": pa.array([None if n % 5 == 0 else [n, -n] for n in range(count)], pa.list_(pa.int32(), 2)),
+            "file": pa.array([{"bytes": b"%d" % n, "path": f"d/{n}"} for n in range(count)], type_of("file")),
+            "text": [f"é{n}" for n in range(count)],
+        }
+    )
+    with pa.OSFile(str(tmp_path / "t.arrow"), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
+        writer.write_table(table)
+    for n, (key, fields) in enumerate(of(tmp_path / "t.arrow")):
+        assert key == f"{n:08d}" and npy_from(fields["list"]).tolist() == [n] * (n % 3)
+        assert ("pair" not in fields) if n % 5 == 0 else npy_from(fields["pair"]).tolist() == [n, -n]
+        assert (fields["file"], fields["file.path"], fields["text"]) == (b"%d" % n, b"%d" % n, f"é{n}".encode())
+
+
 def test_parquet_in_a_bucket(s3_server: S3Server, s3_place: tuple[str, str], tmp_path: Path) -> None:
     pq.write_table(TABLE, tmp_path / "t.parquet")
     bucket, prefix = s3_place
@@ -319,6 +337,22 @@ def test_a_data_set_by_name_from_the_cache(
     assert [key for key, _ in of("hf/data", split="train[1:]")] == ["train[1:]/00000000", "train[1:]/00000001"]
     with pytest.raises(NotFoundError, match=r"can't load 'nobody/nothing' from the hub or its cache"):
         of("hf/nobody/nothing")
+
+
+def test_files_that_a_data_set_only_names_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for label in ("cat", "dog"):
+        (tmp_path / "pics" / "train" / label).mkdir(parents=True)
+        (tmp_path / "pics" / "train" / label / "a.png").write_bytes(png(len(label)))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    importer = open_source("hf/pics")
+    assert list(importer) == [
+        (f"train/0000000{n}", {"image": png(3), "image.path": b"a.png", "label": b"%d" % n}) for n in range(2)
+    ]
+    assert importer.columns["label"] == Column("json", {"class_label": ["cat", "dog"]})
+    (tmp_path / "pics" / "train" / "dog" / "a.png").unlink()
+    with pytest.raises(NotFoundError, match=r"hf/pics train, row 1: the file .*a.png is gone"):
+        list(importer)
 
 
 def test_a_file_that_is_gone_is_named(hub: datasets.Dataset, tmp_path: Path) -> None:

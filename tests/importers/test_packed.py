@@ -162,6 +162,17 @@ def test_a_row_that_lies_about_its_sizes_is_named(tmp_path: Path) -> None:
         list(open_source(folder))
 
 
+def test_a_row_that_is_longer_than_its_columns_is_named(tmp_path: Path) -> None:
+    write(Request([("k", {"x": b"abc"})], {"x": Column("bytes", "binary")}, "any"), tmp_path)
+    data = bytearray((tmp_path / "shard.00000.mds").read_bytes())
+    first = int.from_bytes(data[4:8], "little")
+    assert data[first + 4] == 3
+    data[first + 4] = 2
+    (tmp_path / "shard.00000.mds").write_bytes(data)
+    with pytest.raises(SampleError, match=r"row 0: its columns have 11 bytes, the row 12"):
+        list(open_source(tmp_path))
+
+
 def test_a_chunk_that_grows_without_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     zstandard = pytest.importorskip("zstandard")
     monkeypatch.setattr(packed, "ALWAYS_ALLOWED", 1 << 20)
