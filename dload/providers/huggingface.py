@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pickle
+import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -85,9 +87,14 @@ class _Pass:
     def __init__(self, dataset: Any) -> None:
         self._dataset = dataset
         self._items: Iterator[Any] = iter(dataset)
+        self._begun = False
 
     def __next__(self) -> Any:
-        return next(self._items)
+        if self._begun:
+            return next(self._items)
+        self._begun = True
+        with _as_one_process():
+            return next(self._items)
 
     def get_state(self) -> Any:
         if not hasattr(self._dataset, "state_dict"):
@@ -101,6 +108,22 @@ class _Pass:
 
     def close(self) -> None:
         self._items = iter(())
+
+
+@contextmanager
+def _as_one_process() -> Iterator[None]:
+    """In a worker of torch's DataLoader `datasets` leaves rows to other workers by itself, as it finds out when it
+    begins to iterate; but lanes share them already."""
+    data: Any = sys.modules.get("torch.utils.data")
+    if data is None or data.get_worker_info() is None:
+        yield
+        return
+    known = data.get_worker_info
+    data.get_worker_info = lambda: None
+    try:
+        yield
+    finally:
+        data.get_worker_info = known
 
 
 def _is_buffered(node: Any) -> bool:

@@ -263,6 +263,18 @@ def test_a_stream_goes_on_on_another_number_of_ranks(
         assert list(loader) == expected[1:]
 
 
+@pytest.mark.parametrize("records", [None, RECORDS])
+def test_worker_processes_of_torch_share_a_stream(stream: Callable[..., Any], records: int | None) -> None:
+    """Of which `datasets` would give each worker a part, and lanes a part of that."""
+    torch = pytest.importorskip("dload.torch")
+    pipe = stream(preprocess=drawn, seed=2, shuffle=0, records=records)
+    options: dict[str, Any] = {"ends": "steps", "steps": 9, "turns": 2, "rank": 0, "world_size": 1}
+    expected = whole(rows_of(pipe, 1, global_batch=4, ends="steps", steps=9, turns=2))
+    with torch.StreamLoader(pipe, 4, num_workers=2, collate=list, **options) as loader:
+        assert list(loader) == expected
+    assert len({row for step in expected for row, _ in step}) == 36
+
+
 def shuffled_by_datasets(dataset: Any) -> Any:
     return dataset.shuffle(seed=1, buffer_size=8).take(30)
 
