@@ -197,7 +197,7 @@ class PipelineDatasetIterator(grain.DatasetIterator):
         node, seed = self._pipe.node, self._plan["seed"]
         self._run = run = Run(seed, _window(node, seed), paths=paths_of(node))
         if node.indexed:
-            deal = Deal(node, Grid(1), "endless" if node.length is None else "agree")
+            deal = Deal(node, Grid(1), "agree")
             cursor = deal.lane_cursor(run, self._epoch, 0, first=self._index, stride=self._count)
             cursor.reset(self._step)
         else:

@@ -249,6 +249,14 @@ def test_an_iter_dataset_gives_the_pipelines_epoch(repo: Repository, make: Any) 
 
 
 @pytest.mark.parametrize("make", [shuffled, streamed])
+def test_an_endless_pipeline_has_epochs_of_its_own(repo: Repository, make: Any) -> None:
+    pipe = make(repo).repeat()
+    for epoch in range(2):
+        expected = list(itertools.islice(pipe.iter(epoch=epoch), 300))
+        assert list(itertools.islice(iter_dataset(pipe, epoch=epoch), 300)) == expected
+
+
+@pytest.mark.parametrize("make", [shuffled, streamed])
 def test_grains_checkpoint_test_passes_on_an_iter_dataset(repo: Repository, make: Any) -> None:
     pipe = dload.Pipeline(make(repo).node)
     experimental.assert_equal_output_after_checkpoint(iter_dataset(pipe.take(50)))
