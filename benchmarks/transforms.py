@@ -68,7 +68,7 @@ def main() -> None:
     arguments.add_argument("--quick", action="store_true")
     arguments.add_argument("--workers", type=int, default=2)
     options = arguments.parse_args()
-    count, rounds, workers = (300, 3, options.workers) if options.quick else (1500, 7, options.workers)
+    count, rounds, workers = (100, 9, options.workers) if options.quick else (600, 15, options.workers)
     with tempfile.TemporaryDirectory() as folder:
         repo = dload.Repository.open(str(Path(folder) / "store"), cache_dir=str(Path(folder) / "cache"))
         repo.commit("photographs", photographs(count), target_shard_size=4 << 20)

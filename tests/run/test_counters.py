@@ -165,9 +165,22 @@ def test_gauges_while_it_runs(repo: Repository) -> None:
     assert stats["prefetch_queue_depth"] in (20, 30)
     assert 0 < stats["raw_queue_depth"] <= COUNT
     loader.close()
-    assert loader.stats()["raw_queue_depth"] <= COUNT
-    list(islice(loader, 1))
-    assert loader.stats()["consumed_rows"] == 20
+    list(loader)
+    assert loader.stats()["consumed_rows"] == 10 + COUNT
+    assert loader.stats()["prefetch_queue_depth"] == 0  # what was ahead when it was closed is forgotten
+
+
+def test_what_is_here_and_was_not_read(repo: Repository) -> None:
+    loader = dload.Loader(repo.dataset("noise").samples(), 10, threads=0)
+    next(iterator := iter(loader))
+    left = NOISE - loader.stats()["sources"]["noise"]["rows_read"]
+    assert 0 < left <= NOISE - 10
+    while loader._tally.at_hand() < left:  # until all shards are here
+        time.sleep(0.001)
+    assert loader._tally.at_hand() == left
+    next(iterator)
+    assert loader.stats()["raw_queue_depth"] < left
+    loader.close()
 
 
 def test_an_endless_run_has_no_rest(repo: Repository) -> None:
