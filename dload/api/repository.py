@@ -66,9 +66,13 @@ class Repository:
         Settings come, each from the first that has it, from these arguments, DLOAD_ environment variables,
         ./dload.toml (or an ancestor's), the user's file, defaults. Raises ConfigError. No network is touched.
         """
-        config = where if isinstance(where, Config) else _load(
-            store=where, cache_dir=cache_dir, cache_budget=cache_budget, cache_jobs=cache_jobs, cache_rate=cache_rate
-        )
+        if isinstance(where, Config):
+            config = where
+        else:
+            config = _load(
+                store=where, cache_dir=cache_dir, cache_budget=cache_budget, cache_jobs=cache_jobs,
+                cache_rate=cache_rate,
+            )  # fmt: skip
         store = open_store(config.store_url(), endpoint_url=config.endpoint_url, state_dir=_state())
         return cls(store, config.shard_cache())
 
