@@ -158,7 +158,7 @@ class _Writing:
         )
 
     # ---- the operations
-    def commit(self, samples: Iterable[Item], packed: Iterable[Part]) -> Outcome:
+    def commit(self, samples: Iterable[Item], packed: Iterable[Part] = ()) -> Outcome:
         with Lease(self.store, self.name, self.parent.version if self.parent else None) as lease, KeyCheck() as check:
             draft = self._pack(samples, lease, check, 0, packed)
             _refuse_duplicates(self.store, ShardList.of(draft.shards), check)
