@@ -445,8 +445,10 @@ def test_what_was_built_ahead_does_not_count(repo: Repository) -> None:
 
 def test_threads_end_with_the_iterator(repo: Repository) -> None:
     def running() -> list[str]:
-        return [t.name for t in threading.enumerate() if t.name.startswith(("dload-steps", "dload-fetch"))]
+        new = set(threading.enumerate()) - before
+        return [t.name for t in new if t.name.startswith(("dload-steps", "dload-fetch"))]
 
+    before = set(threading.enumerate())
     loader = Loader(KINDS["shuffled"](repo), 8)
     for _ in loader:
         break

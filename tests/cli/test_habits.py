@@ -64,7 +64,8 @@ def test_mistakes_end_with_2_and_a_hint(cli: Cli) -> None:
     assert "did you mean 'commit'?" in cli.fails(2, "comit")
     assert "see: dload ls --help" in cli.fails(2, "ls", "--nope")
     assert "is not NAME or NAME@VERSION" in cli.fails(2, "info", "birds@")
-    assert "invalid data set name 'a b'" in cli.fails(2, "info", "a b")
+    assert "invalid data set name 'a//b'" in cli.fails(2, "info", "a//b")
+    assert "no data set 'a b'" in cli.fails(10, "info", "a b")  # such names are read where they exist, not made
     assert "two versions" in cli.fails(2, "info", "birds@abcd", "--version", "ef01")
     assert "takes a name alone" in cli.fails(2, "unpin", "birds@v1")
 

@@ -7,6 +7,7 @@ import json
 import signal
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -101,7 +102,10 @@ def write_steps(pipe: Pipeline, folder: Path, options: dict[str, Any]) -> None:
 
 def named_memory(process: int) -> set[str]:
     """Files of /dev/shm that a process has open or mapped, and that have a name."""
-    found = [str(link.readlink()) for link in Path(f"/proc/{process}/fd").iterdir()]
+    found = []
+    for link in Path(f"/proc/{process}/fd").iterdir():
+        with suppress(FileNotFoundError):  # closed meanwhile
+            found.append(str(link.readlink()))
     found += [line.split(maxsplit=5)[-1] for line in Path(f"/proc/{process}/maps").read_text().splitlines()]
     return {path for path in found if path.startswith("/dev/shm/") and not path.endswith("(deleted)")}
 

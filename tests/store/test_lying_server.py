@@ -15,6 +15,7 @@ from dload.testing.fault_proxy import Fault, FaultProxy, Flip, Longer, Page, Shi
 from dload.testing.s3_server import S3Server
 
 BODY = bytes(range(256)) * 40
+FLIPPED = BODY[:5120] + bytes([BODY[5120] ^ 1]) + BODY[5121:]
 XML = Page('<?xml version="1.0"?><Error><Code>InternalError</Code><Message>oops</Message></Error>', "application/xml")
 HTML = Page()
 NOTHING = Page("", "text/plain")
@@ -76,18 +77,19 @@ def test_bytes_that_are_not_the_objects_are_fetched_again(store: Store, proxy: F
     assert proxy.count("GET", "/a/body") == 2
     proxy.clear()
     proxy.add(fault, method="GET", times=2)
-    assert store.get("a/body").data in (BODY, fault_of(fault)), "twice the same is what a server has that encrypts"
-
-
-def fault_of(fault: Fault) -> bytes:
-    flipped = BODY[:5120] + bytes([BODY[5120] ^ 1]) + BODY[5121:]
-    return {Short(0.5): BODY[:5120], Short(0): b"", Flip(0.5): flipped, Longer(): BODY + b"?"}[fault]
+    if isinstance(fault, Flip):
+        assert store.get("a/body").data == FLIPPED, "twice the same is what a server has that encrypts"
+    else:  # a length that is the object's own would be needed for that
+        with pytest.raises(UnavailableError, match="have another MD5"):
+            store.get("a/body")
+        proxy.clear()
+        assert store.get("a/body").data == BODY
 
 
 def test_a_server_whose_etags_are_no_checksums_is_asked_twice_only_once(store: Store, proxy: FaultProxy) -> None:
-    proxy.add(Longer(), method="GET")
+    proxy.add(Flip(0.5), method="GET")
     for _ in range(3):
-        assert store.get("a/body").data == BODY + b"?"
+        assert store.get("a/body").data == FLIPPED
     assert proxy.count("GET", "/a/body") == 4
 
 
