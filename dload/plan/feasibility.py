@@ -120,7 +120,7 @@ class _Verdict:
         if not self.fits:
             return lines + _remedies(top, needed + limit.beside)
         asked = "" if self.depth == self._asked else f" ({self._asked} asked for)"
-        return [*lines, f"  fetched ahead: {self.depth} shards{asked}"]
+        return [*lines, f"  fetched ahead: up to {self.depth} shards{asked}"]
 
 
 def _ahead(source: Samples) -> int:
