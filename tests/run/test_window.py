@@ -462,6 +462,8 @@ def test_what_fails_ahead_is_tried_again_when_it_is_needed(store, cache: ShardCa
     with streamed(store, cache, made.manifest, prefetch=2).batch(10).iter() as batches:
         assert next(batches) == made.samples[0]
         failed.wait()
+        # Who waited for it by now would hear of the error.
+        eventually(lambda: any(entry.failed for entry in list(batches.run.rows._entries.values())))
         assert list(batches) == made.samples[1:]
 
 
