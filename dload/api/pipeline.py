@@ -309,19 +309,21 @@ class Pipeline:
         Raises InfeasiblePipelineError where it doesn't fit; ValueError, naming both values, where the state is of
         another pipeline, data version, seed or epoch.
         """
+        if state is not None:
+            state = check_state(state, self.node, self.explain)
+            epoch = _agreed("epoch", epoch, state["epoch"])
+        number = self._epoch if epoch is None else epoch
         if not (rank is world_size is global_batch is None):
             from dload.api.share import share  # which stands on pipelines
 
-            found = share(self, rank, world_size, global_batch, state=state, epoch=self._at(epoch, state), seed=seed)
-            self._epoch = found.epoch + 1
+            found = share(self, rank, world_size, global_batch, state=state, epoch=number, seed=seed)
+            self._epoch = number + 1
             return found
         step, lane = 0, None
         if state is not None:
-            state = check_state(state, self.node, self.explain)
             seed = _agreed("seed", seed, state["plan"]["seed"])
             step = state["step"]
             lane = None if state["lanes"] is None else state["lanes"][0][2][0]
-        number = self._at(epoch, state)
         report = self.check()
         if not report.ok:
             raise InfeasiblePipelineError(report.message)
@@ -329,12 +331,6 @@ class Pipeline:
         window = ShardWindow(report.prefetch)
         run = Run(self._seed(seed), window, paths=paths_of(self.node))
         return iterate(self.node, run, window, number, step, lane)
-
-    def _at(self, epoch: int | None, state: dict[str, Any] | None) -> int:
-        """The epoch that is asked for."""
-        if state is not None:
-            return _agreed("epoch", epoch, state["epoch"])
-        return self._epoch if epoch is None else epoch
 
     def _seed(self, given: int | None) -> int:
         return run_seed(self) if given is None else given

@@ -16,8 +16,7 @@ class ShareIterator(Iterator[Any]):
     """The rows that a loader hands out, one by one. Its states are the loader's, so they go on on any number of ranks;
     with more than one row a step there is one only between two steps."""
 
-    def __init__(self, loader: Loader, epoch: int) -> None:
-        self.epoch = epoch
+    def __init__(self, loader: Loader) -> None:
         self._loader = loader
         self._steps = iter(loader)
         self._rows: Iterator[Any] = iter(())
@@ -69,4 +68,4 @@ def share(
         loader.load_state_dict(state)
     else:
         loader.set_epoch(epoch)
-    return ShareIterator(loader, epoch)
+    return ShareIterator(loader)

@@ -78,3 +78,5 @@ def test_a_state_goes_on_on_other_ranks_and_is_taken_between_steps(pipe: Pipelin
     assert [row for step in steps for part in step for row in part] == whole[24:]
     with pytest.raises(ValueError, match="epoch"):
         pipe.iter(rank=0, world_size=1, state=state, epoch=3)
+    with pytest.raises(ValueError, match="state"):
+        pipe.iter(rank=0, world_size=1, state={"dload": 1})
