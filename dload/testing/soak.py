@@ -226,27 +226,22 @@ class Soak:
         self.read: list[tuple[str, str, str]] = []  # data set, version, the digest of what a job read of it
         self._running: dict[int, Running] = {}
         self._number = 0
+        self._down = (0.0, 0.0)  # from when until when the store is down
 
     def run(self, seconds: float) -> None:
         """Work for that long, with an outage in the middle; then wait for what is under way."""
         seen, begun = Seen(), time.monotonic()
-        length = min(OUTAGE, seconds / 10)
-        down = (begun + seconds / 2, begun + seconds / 2 + length) if self.server else (0.0, 0.0)
-        while time.monotonic() < begun + seconds or self._running:
-            now = time.monotonic()
-            if self.server is not None:
-                self.server.outage(down[0] <= now < down[1])
-            self._reap()
-            if now > begun + seconds or len(self._running) >= LANES:
-                time.sleep(0.005)
-                continue
-            if now - seen.at > _LOOK:
+        self._down = (begun + seconds / 2, begun + seconds / 2 + min(OUTAGE, seconds / 10))
+        while time.monotonic() < begun + seconds:
+            self._wait_for_fewer_than(LANES)
+            if time.monotonic() - seen.at > _LOOK:
                 seen.look(self.world.store)
             self._number += 1
             job = drawn(self.world, seen, self._number)
             if job.collects and self.world.draw.random() < 0.7:
-                self._wait()  # beside writers it deletes nothing
+                self._wait_for_fewer_than(1)  # beside writers it deletes nothing
             self._start(job)
+        self._wait_for_fewer_than(1)
 
     def _start(self, job: Job) -> None:
         log = self.world.folder / "logs" / str(self._number)
@@ -272,8 +267,11 @@ class Soak:
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
 
-    def _wait(self) -> None:
-        while self._running:
+    def _wait_for_fewer_than(self, lanes: int) -> None:
+        """Until so few jobs are left; the outage begins and ends meanwhile."""
+        while len(self._running) >= lanes:
+            if self.server is not None:
+                self.server.outage(self._down[0] <= time.monotonic() < self._down[1])
             self._reap()
             time.sleep(0.005)
 
