@@ -114,6 +114,7 @@ class Course:
         self._begun = False  # whether the epoch's first step has been asked for
         self.over = False  # whether the epoch was seen to end, where its steps aren't known
         self._fixed = False  # whether the next `begin` takes the epoch as it is, also where it is at its end
+        self._resumed = False  # whether it stands behind a step that was handed out before its state was loaded
 
     # ---- the plan
     def _chosen(self, nodes: int, workers: int) -> Plan:
@@ -197,6 +198,7 @@ class Course:
         self._arrange()
         self.epoch, self.step, self._begun = state["epoch"], state["step"], False
         self.over = bool(state.get("over"))
+        self._resumed = self.step > 0
         self.states = self._loaded(state["lanes"])
 
     def _changed_phases(self, state: dict[str, Any]) -> Phases:
@@ -232,7 +234,7 @@ class Course:
         """Take that epoch at the next `begin`; where it stands inside it already, go on there."""
         if epoch != self.epoch or self._begun:
             self.epoch, self.step, self.states, self.over = epoch, 0, {}, False
-        self._begun, self._fixed = False, True
+        self._begun, self._fixed, self._resumed = False, True, False
 
     def begin(self) -> int:
         """Stand where the next pass begins: in the next epoch, unless this one hasn't begun (or has no end). Says how
@@ -242,6 +244,7 @@ class Course:
         if not self._fixed and (self._begun or at_end) and self.plan["ends"] != "endless":
             handed_on = self.states if self.deal.continues and at_end else {}
             self.epoch, self.step, self.states, self.over = self.epoch + 1, 0, handed_on, False
+            self._resumed = False
         self._begun, self._fixed = True, False
         return self._checked()
 
@@ -251,6 +254,12 @@ class Course:
         if not report.ok:
             raise InfeasiblePipelineError(report.message)
         return report.prefetch
+
+    def ended(self) -> bool:
+        """The epoch was seen to end here. Says whether the next one is to be begun at once, since a state was loaded
+        that stood behind the last step: where steps aren't counted beforehand that shows only now."""
+        self.over = self.steps is None
+        return self.over and self._resumed
 
     def rest(self, ahead: int) -> Assignment:
         """What is left of this epoch."""
@@ -262,7 +271,7 @@ class Course:
 
     def commit(self, step: Step) -> None:
         """Stand behind a step."""
-        self.step = step.number + 1
+        self.step, self._resumed = step.number + 1, False
         self.states.update(step.states)
 
 
@@ -293,8 +302,8 @@ def _columns(batch: int, world: int) -> int:
 
 
 def merge_states(states: list[dict[str, Any]]) -> dict[str, Any]:
-    """One state of those of all ranks, taken at the same step. Raises ValueError, naming the entry or the missing
-    lanes, where they don't fit together."""
+    """One state of `states`, those of all ranks, taken at the same step. Raises ValueError, naming the entry or the
+    missing lanes, where they don't fit together."""
     if not states:
         raise ValueError("no states to merge")
     first = states[0]

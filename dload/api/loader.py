@@ -81,6 +81,9 @@ class StepLoader(ABC):
         """Go on where a state was taken, on any number of ranks and workers, by any loader. What wasn't given to this
         one is taken from it.
 
+        A state behind an epoch's last step goes on with the next epoch, whether or not anybody had asked for a further
+        step; after `set_epoch` of that epoch nothing is left of it.
+
         Raises ValueError, naming both values, where something differs; RuntimeError while iterating.
         """
         if self._live is not None:
@@ -93,7 +96,7 @@ class StepLoader(ABC):
         return self.state_dict()
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """`load_state_dict`, by its other name."""
+        """`load_state_dict(state)`, by its other name."""
         self.load_state_dict(state)
 
     def set_epoch(self, epoch: int) -> None:
@@ -192,19 +195,21 @@ class StepIterator:
 
     def __next__(self) -> Any:
         course = self._loader._course
-        if self.ended:
-            raise StopIteration
-        at_end = course.steps is not None and course.step >= course.steps
-        step = Step(course.step) if at_end else self._built()
-        if step.error is not None:
-            self.stop()
-            raise step.error
-        if not self._goes_on(step.whole):
+        while not self.ended:
+            at_end = course.steps is not None and course.step >= course.steps
+            step = Step(course.step) if at_end else self._built()
+            if step.error is not None:
+                self.stop()
+                raise step.error
+            if self._goes_on(step.whole):
+                return self._handed(step)
             self._loader._counted.left(step)
-            course.over = course.steps is None
-            self.close()
-            raise StopIteration
-        return self._handed(step)
+            if course.ended():
+                self.stop()
+                self._ahead = course.begin()
+            else:
+                self.close()
+        raise StopIteration
 
     def _built(self) -> Step:
         loader = self._loader
@@ -256,7 +261,8 @@ class StepIterator:
 
 
 class Loader(StepLoader):
-    """The steps of a training run, each `global_batch` rows over all ranks, of which this rank gets its part in order.
+    """The steps of a training run over `pipe`, each `global_batch` rows over all ranks, of which this rank gets its
+    part in order.
 
     Put together in the order of ranks, the parts of a step are the same rows in the same order for any number of ranks.
     Each item is `collate(list of rows)`, or the list itself. Each `iter()` is the next epoch, wherever the one before

@@ -66,6 +66,5 @@ def share(
     loader = Loader(pipe, global_batch, rank=rank, world_size=world, ends=ends, seed=seed, threads=0)
     if state is not None:
         loader.load_state_dict(state)
-    else:
-        loader.set_epoch(epoch)
+    loader.set_epoch(epoch)  # of a state, the rest of its epoch, be it nothing
     return ShareIterator(loader)

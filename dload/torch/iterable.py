@@ -27,7 +27,7 @@ _NOBODY = -1
 def as_iterable_dataset(
     pipe: Pipeline, rank: int | None = None, world_size: int | None = None, global_batch: int | None = None
 ) -> DloadIterableDataset:
-    """The pipeline as a `torch.utils.data.IterableDataset`, for `DataLoader(ds, batch_size=None, num_workers=N)`.
+    """`pipe` as a `torch.utils.data.IterableDataset`, for `DataLoader(ds, batch_size=None, num_workers=N)`.
 
     Ranks and workers share the work: together they give every row once, and shards are fetched once a machine. Each
     iteration is the next epoch, in worker processes of any kind, persistent or not; `ds.set_epoch(e)` chooses one.
@@ -37,8 +37,9 @@ def as_iterable_dataset(
 
     With `batch_size=None` a pipeline that has places (no filter and the like) comes in the same order for any number of
     workers. With `batch_size=b` each worker makes batches of its own rows, so batches depend on their number: batch in
-    the pipeline instead. To resume in the middle of an epoch use `StreamLoader`;
-    or torchdata's StatefulDataLoader, on the same number of ranks and workers.
+    the pipeline instead. To resume in the middle of an epoch use `StreamLoader`; or torchdata's StatefulDataLoader, on
+    the same number of ranks and workers. Saved behind the last row, its loop ends at once and the next epoch follows;
+    saved when the loop had ended, it begins with that.
 
     Raises ConfigError where ranks and pipeline don't go together; iterating raises InfeasiblePipelineError where it
     doesn't fit.

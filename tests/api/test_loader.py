@@ -294,6 +294,52 @@ def test_case_c54_save_anywhere_and_at_the_end() -> None:
         assert list(other) == expected, epoch
 
 
+@pytest.mark.parametrize("ends", ["agree", "ragged"])
+@pytest.mark.parametrize("threads", [0, 1])
+def test_case_c54_a_stream_saved_behind_its_last_step_goes_on_with_the_next_epoch(ends: str, threads: int) -> None:
+    agree = (lambda flag: flag) if ends == "agree" else None
+
+    def make() -> Loader:
+        pipe = dload.from_iterable(list(range(31))).shuffle(5, seed=1).filter(lambda number: number % 3)
+        return Loader(pipe, 4, ends=ends, agree=agree, threads=threads)
+
+    whole = [list(loader) for loader in [make()] for _ in range(3)]
+    loader = make()
+    for epoch in range(2):
+        iterator = iter(loader)
+        for _ in whole[epoch]:
+            next(iterator)
+        unseen = loader.state_dict()
+        assert next(iterator, None) is None
+        seen = loader.state_dict()
+        assert seen == {**unseen, "over": True}
+        for state in (unseen, seen):
+            for asked, expected in ((None, whole[epoch + 1]), (epoch, []), (epoch + 1, whole[epoch + 1])):
+                other = make()
+                other.load_state_dict(state)
+                if asked is not None:
+                    other.set_epoch(asked)
+                assert list(other) == expected, (asked, state.get("over"))
+                if asked != epoch:
+                    assert other.state_dict()["epoch"] == epoch + 1
+            other = make()
+            other.load_state_dict(state)
+            other.skip(1)  # there is none to step over
+            assert list(other) == whole[epoch + 1]
+
+
+def test_a_resumed_epoch_that_gives_nothing_ends_once() -> None:
+    """Only a state behind a step says that its epoch was handed out: an empty epoch stays one."""
+    pipe = dload.from_iterable(list(range(9))).filter(lambda number: number < 0)
+    first = Loader(pipe, 2, ends="ragged")
+    second = Loader(pipe, 2, ends="ragged")
+    second.load_state_dict(first.state_dict())
+    assert list(second) == []
+    assert second.state_dict()["epoch"] == 0
+    assert list(second) == []
+    assert second.state_dict()["epoch"] == 1
+
+
 def test_set_epoch_goes_on_inside_a_loaded_epoch_and_begins_others() -> None:
     def make() -> Loader:
         return Loader(dload.from_iterable(list(range(20))).shuffle(5, seed=1), 4)

@@ -80,3 +80,29 @@ def test_a_state_goes_on_on_other_ranks_and_is_taken_between_steps(pipe: Pipelin
         pipe.iter(rank=0, world_size=1, state=state, epoch=3)
     with pytest.raises(ValueError, match="state"):
         pipe.iter(rank=0, world_size=1, state={"dload": 1})
+
+
+@pytest.mark.parametrize("ranks", [{}, {"rank": 0, "world_size": 1, "global_batch": 2}])
+@pytest.mark.parametrize("last", ["taken", "asked for more"])
+def test_case_c54_a_state_behind_the_last_element_leaves_nothing_and_the_next_epoch_follows(
+    ranks: dict[str, Any], last: str, tmp_path: Path
+) -> None:
+    def make() -> Pipeline:
+        repo = dload.Repository.open(str(tmp_path / "store"), cache_dir=tmp_path / "cache")
+        shuffled = repo.dataset("x").samples().shuffle(30, seed=1).map(lambda sample: int(sample[0]))
+        return shuffled if ranks else shuffled.filter(lambda number: number % 10 != 3)
+
+    repo = dload.Repository.open(str(tmp_path / "store"), cache_dir=tmp_path / "cache")
+    repo.commit("x", ((f"{i:03d}", {"v": b"1"}) for i in range(40)), target_shard_size=300)
+    whole = make()
+    epochs = [list(whole.iter(**ranks)) for _ in range(3)]
+    pipe = make()
+    it = pipe.iter(epoch=1, **ranks)
+    for _ in epochs[1]:
+        next(it)
+    if last == "asked for more":
+        assert next(it, None) is None
+    state = it.get_state()
+    pipe = make()
+    assert list(pipe.iter(state=state, **ranks)) == []
+    assert list(pipe.iter(**ranks)) == epochs[2]

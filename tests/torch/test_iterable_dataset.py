@@ -193,6 +193,31 @@ def test_a_stateful_data_loader_goes_on_in_any_epoch(shuffled: Pipeline, workers
     assert list(second) == whole[2]
 
 
+@pytest.mark.parametrize(("workers", "filtered"), [(0, False), (2, True)])
+@pytest.mark.parametrize("last", ["taken", "asked for more"])
+def test_case_c54_a_stateful_data_loader_saved_behind_the_last_row_goes_on_with_the_next_epoch(
+    shuffled: Pipeline, workers: int, filtered: bool, last: str
+) -> None:
+    """Where the end wasn't seen its loop ends at once, as the one that was saved would have."""
+    pipe = shuffled.filter(keep) if filtered else shuffled
+    loader = stateful(pipe, workers)
+    whole = [list(loader) for _ in range(4)]
+    first = stateful(pipe, workers)
+    assert list(first) == whole[0]
+    rows = iter(first)
+    assert [next(rows) for _ in whole[1]] == whole[1]
+    if last == "asked for more":
+        assert next(rows, None) is None
+    second = stateful(pipe, workers)
+    second.load_state_dict(pickle.loads(pickle.dumps(first.state_dict())))
+    left = list(second)
+    if last == "taken":
+        assert left == []
+        left = list(second)
+    assert left == whole[2]
+    assert list(second) == whole[3]
+
+
 def test_a_stateful_data_loader_refuses_the_state_of_another_pipeline(repo: Repository, shuffled: Pipeline) -> None:
     first = stateful(shuffled, 0)
     next(iter(first))

@@ -270,6 +270,26 @@ def test_case_c54_c55_save_anywhere_and_at_the_end(shuffled: Pipeline, persisten
             assert list(other) == expected
 
 
+@pytest.mark.parametrize("persistent", [False, True])
+def test_case_c54_a_stream_saved_behind_its_last_step_goes_on_with_the_next_epoch(
+    filtered: Pipeline, persistent: bool
+) -> None:
+    def make() -> StreamLoader:
+        return StreamLoader(filtered, 8, num_workers=2, ends="ragged", collate=list, persistent_workers=persistent)
+
+    whole = epochs(dload.Loader(filtered, 8, ends="ragged", turns=2), 4)
+    with make() as loader:
+        assert list(loader) == whole[0]
+        iterator = iter(loader)
+        for _ in whole[1]:
+            next(iterator)
+        state = loader.state_dict()
+    assert "over" not in state
+    with make() as loader:
+        loader.load_state_dict(state)
+        assert epochs(loader, 2) == whole[2:]
+
+
 def test_what_workers_built_ahead_does_not_count(shuffled: Pipeline) -> None:
     with StreamLoader(shuffled, 8, num_workers=2, collate=list) as loader:
         assert loader.state_dict()["step"] == 0
