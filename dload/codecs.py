@@ -15,22 +15,22 @@ if TYPE_CHECKING:
 
 
 def json_bytes(obj: Any) -> bytes:
-    """Compact JSON, ASCII only. Raises TypeError or ValueError for what JSON can't hold."""
+    """`obj` as compact JSON, ASCII only. Raises TypeError or ValueError for what JSON can't hold."""
     return json.dumps(obj, separators=(",", ":")).encode()
 
 
 def json_from(data: bytes) -> Any:
-    """The value of JSON bytes. Raises ValueError where they aren't JSON."""
+    """The value of `data`, JSON. Raises ValueError where they aren't JSON."""
     return json.loads(data)
 
 
 def text_bytes(text: str) -> bytes:
-    """UTF-8."""
+    """`text` in UTF-8."""
     return text.encode()
 
 
 def text_from(data: bytes) -> str:
-    """The text of UTF-8 bytes. Raises UnicodeDecodeError (a ValueError) where they aren't."""
+    """The text of `data`, UTF-8. Raises UnicodeDecodeError (a ValueError) where they aren't."""
     return data.decode()
 
 
@@ -47,8 +47,8 @@ def npy_bytes(array: Any) -> bytes:
 
 
 def npy_from(data: bytes) -> numpy.ndarray[Any, Any]:
-    """The array of .npy bytes, a copy that may be written to. Never unpickles; raises ValueError for what isn't
-    .npy."""
+    """The array of `data`, a .npy file: a copy that may be written to. Never unpickles; raises ValueError for what
+    isn't .npy."""
     import numpy as np
 
     array: numpy.ndarray[Any, Any] = np.load(io.BytesIO(data), allow_pickle=False)
@@ -66,7 +66,7 @@ bytes, so that the numbers are aligned."""
 
 
 def tokens_bytes(tokens: Any, dtype: Any = None) -> bytes:
-    """Integers (a list, an array of one dimension) as bytes that say their type.
+    """`tokens`, integers (a list, an array of one dimension), as bytes that say their type.
 
     `dtype`: one of `INTEGERS`, or NumPy's name or type for it; None: that of an array, and for a list the smallest of
     uint16, int32 and int64 that holds all. Raises ValueError for what isn't an integer or doesn't fit.
@@ -89,7 +89,8 @@ def tokens_bytes(tokens: Any, dtype: Any = None) -> bytes:
 
 
 def tokens_from(data: bytes) -> Any:
-    """The integers of `tokens_bytes`: a NumPy array (a copy), or an `array.array` where NumPy isn't installed.
+    """The integers of `data`, as `tokens_bytes` made it: a NumPy array (a copy), or an `array.array` where NumPy isn't
+    installed.
 
     Raises ValueError for what isn't a token array.
     """

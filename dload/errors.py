@@ -11,7 +11,8 @@ from typing import Any, ClassVar
 
 
 class DloadError(Exception):
-    """Base of all. `remedy` is a sentence or a command; `details` holds facts for programs (JSON values)."""
+    """Base of all. `message` says what happened; `remedy` is a sentence or a command; `details` holds facts for
+    programs (JSON values)."""
 
     kind: ClassVar[str] = "error"
     exit_code: ClassVar[int] = 1

@@ -92,14 +92,14 @@ def _expect_one(found: list[Any], what: str) -> None:
 
 
 class Loader(loader.Loader):
-    """A `dload.Loader` whose items are NumPy arrays of this process's share of the global batch (see `stacked`), as
-    `jax.make_array_from_process_local_data(sharding, item, (global_batch, ...))` takes them.
+    """A `dload.Loader` of `pipe` whose items are NumPy arrays of this process's share of the global batch (see
+    `stacked`), as `jax.make_array_from_process_local_data(sharding, item, (global_batch, ...))` takes them.
 
     `partition`: None takes `jax.process_index()` and `jax.process_count()`. The shares are in the order of processes,
     so the global array is the global batch row for row where the mesh has its devices in that order, too.
-    `collate=None` gives lists of rows. Everything else is as in `dload.Loader`: `homes` should be the number of
-    machines, so that each keeps a part of the data of its own. Rows left out in their places (holes) make a batch
-    shorter, which JAX would compile for anew: prefer filter() with `ends="agree"` or `steps=`.
+    `collate=None` gives lists of rows. `options`, and everything else, are as in `dload.Loader`: `homes` should be the
+    number of machines, so that each keeps a part of the data of its own. Rows left out in their places (holes) make a
+    batch shorter, which JAX would compile for anew: prefer filter() with `ends="agree"` or `steps=`.
     """
 
     def __init__(

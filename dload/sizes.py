@@ -16,7 +16,7 @@ _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", re.IGNORECASE)
 
 
 def parse_size(text: str) -> int | None:
-    """Bytes of "50GB", "1.5TiB", "800M" or "1024"; None for "unlimited".
+    """Bytes of a `text` such as "50GB", "1.5TiB", "800M" or "1024"; None for "unlimited".
 
     KB, MB, GB, TB, PB are powers of 1,000, KiB, MiB, GiB, TiB, PiB of 1,024; letter case doesn't matter.
     Raises ConfigError for anything else.
@@ -34,7 +34,7 @@ def parse_size(text: str) -> int | None:
 
 
 def format_size(n: int | None) -> str:
-    """For people: "1.5 GiB" (binary units, one decimal), "unlimited" for None."""
+    """`n` bytes for people: "1.5 GiB" (binary units, one decimal), "unlimited" for None."""
     if n is None:
         return "unlimited"
     if abs(n) < 1024:

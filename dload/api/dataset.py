@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 
 class Dataset:
-    """A handle to one version. It pickles, and costs nothing until it is read.
+    """A handle to one version, made by `Repository.dataset`: the `repo` to read it from, and its `manifest`. It
+    pickles, and costs nothing until it is read.
 
     `len(ds)` samples; `ds[i]` (negative too) gives one, `ds[a:b]` a list of them, `ds["key"]` the fields of the one
     with that key: from the cache where their shard is there, else by ranged reads of just these samples, checked by
@@ -34,6 +35,7 @@ class Dataset:
 
     @property
     def name(self) -> str:
+        """The data set's name."""
         return self.manifest.name
 
     @property
@@ -63,7 +65,7 @@ class Dataset:
         return self._lookup.by_ordinal(which)
 
     def samples(self, prefetch: int | None = None, fields: Sequence[str] | None = None) -> Pipeline:
-        """All samples as a pipeline in storage order, `(key, {field: bytes})`.
+        """All samples as a pipeline in storage order, `(key, {field: bytes})`. Touches nothing until it is iterated.
 
         `prefetch`: how many shards, the current one included, are pinned in the cache at once where the budget allows
         (None: a gigabyte ahead, at least three shards and at most sixteen);
@@ -72,7 +74,8 @@ class Dataset:
         return Pipeline(Samples(self.manifest, self.repo, fields, prefetch))
 
     def fetch(self, *, workers: int = 8, progress: Callable[[str], object] | None = None) -> None:
-        """Bring every shard into the cache. Raises CacheFullError before any byte moves where they can't all fit."""
+        """Bring every shard into the cache, `workers` at a time; `progress` is called with lines of text. Raises
+        CacheFullError before any byte moves where they can't all fit."""
         self.repo.fetch(self.manifest, workers=workers, progress=progress)
 
     def key_index(self) -> KeyIndex:

@@ -57,8 +57,8 @@ def load(
     options: HFOptions | TFDSOptions | None = None,
     streaming: bool = False,
 ) -> Pipeline | tuple[Pipeline, Pipeline]:
-    """A split of "hf/NAME" or "tfds/NAME" as a pipeline, read where it is, without import; with `val_split`, the pair
-    of both.
+    """A `split` of a `source`, "hf/NAME" or "tfds/NAME", as a pipeline, read where it is, without import; with
+    `val_split`, the pair of both.
 
     NAME is what `datasets.load_dataset` or `tfds.builder` takes, or a folder that `save_to_disk` or TFDS wrote.
     Elements are `preprocess(record, rng)`: the provider's record, and a random.Random whose draws hang on which record

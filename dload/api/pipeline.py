@@ -31,13 +31,18 @@ class Pipeline:
 
     Methods give new pipelines and touch nothing; iterating plans first, and raises InfeasiblePipelineError before any
     storage is touched where what must be resident exceeds the cache budget. The same seeds give the same elements in
-    the same order, anywhere. It pickles where its functions do; the count of epochs begins at 0 in a copy.
+    the same order, anywhere. It pickles where its functions do; the count of epochs begins at 0 in a copy. It is made
+    by `Dataset.samples` and the functions of this module; `node` is the description itself.
+
+    Where a method has `seed`, None means the run's: that of the loader or `iter(seed=)`, else the first that is met
+    from the top, else drawn once for this pipeline. `fn` gets one element where nothing else is said.
 
     Where a method has `on_error`, that says what becomes of an element whose function raises an Exception: "raise" it
     in the element's place (None does, too, unless a loader says otherwise); "skip" the element, or "warn" and skip it;
     leave a "hole", which keeps its place; or `fn(exception, element) -> bool` says whether it is skipped. A pipeline
     that skips is in the stream tier, like one with a filter. What is left out is counted and listed in a loader's
-    `stats()`; after `fail_after` failures in a row TooManyFailuresError is raised.
+    `stats()`; after `fail_after` failures in a row TooManyFailuresError is raised. Methods raise ConfigError for
+    arguments that make no sense.
     """
 
     def __init__(self, node: Node) -> None:
@@ -129,7 +134,7 @@ class Pipeline:
         return Pipeline(elementwise.Tap(self.node, fn))
 
     def select_fields(self, *names: str) -> Pipeline:
-        """Of each sample only these fields."""
+        """Of each sample only the fields with these `names`."""
         return Pipeline(elementwise.SelectFields(self.node, names))
 
     # ---- others
@@ -157,7 +162,8 @@ class Pipeline:
     def batch(
         self, size: int, *, collate: Callable[[list[Any]], Any] | None = None, drop_last: bool = False
     ) -> Pipeline:
-        """Lists of `size` elements (`collate(list)` if given); the last may be shorter unless `drop_last`."""
+        """Lists of `size` elements (`collate(list)` if given); the last may be shorter, or with `drop_last` is left
+        out."""
         return Pipeline(group.Windows(self.node, size, None, drop_last, collate))
 
     def unbatch(self) -> Pipeline:
@@ -166,7 +172,7 @@ class Pipeline:
 
     def window(self, size: int, stride: int | None = None, *, drop_last: bool = False) -> Pipeline:
         """Lists of `size` elements, each beginning `stride` (default `size`) behind the one before. A last, shorter
-        one is given only where its elements were in no full one."""
+        one is given only where its elements were in no full one, and not with `drop_last`."""
         return Pipeline(group.Windows(self.node, size, stride, drop_last))
 
     def pack(
@@ -221,7 +227,8 @@ class Pipeline:
 
     def shuffle(self, buffer_size: int = 4096, *, seed: int | None = None, full: bool = False) -> Pipeline:
         """Another order each epoch: shards permuted, and elements spread over the `buffer_size` places behind them; no
-        samples are held in memory. `full`: a uniform permutation, for which all must fit into the cache."""
+        samples are held in memory. The shards of about `buffer_size` samples, and two more, must fit into the cache.
+        `full`: a uniform permutation, for which all must."""
         return Pipeline(reorder.Shuffle(self.node, buffer_size, seed, full))
 
     def take(self, n: int) -> Pipeline:
@@ -241,7 +248,7 @@ class Pipeline:
         return Pipeline(elementwise.Prefetch(self.node, n))
 
     def zip_with(self, fn: Callable[..., Any], *others: Pipeline) -> Pipeline:
-        """`fn(a, b, ...)` of one element of each; ends with the shortest."""
+        """`fn(a, b, ...)` of one element of this and of each of `others`; ends with the shortest."""
         return zip_with(fn, self, *others)
 
     # ---- questions
@@ -300,7 +307,8 @@ class Pipeline:
         world_size: int | None = None,
         global_batch: int | None = None,
     ) -> PipelineIterator | ShareIterator:
-        """One epoch: the next, or that number; with `state` (of an iterator's `get_state()`), the rest of its epoch.
+        """One epoch: the next, or that number; with `state` (of an iterator's `get_state()`), the rest of its epoch,
+        which is nothing behind the last element. The `iter()` that follows is the next epoch.
 
         With any of `rank`, `world_size`, `global_batch`: the rows of that rank alone, those of each step of
         `global_batch` rows in order (one row a rank, if not given; the state's). All ranks get equally many; fewer than
@@ -396,7 +404,8 @@ def _agreed(what: str, given: int | None, saved: int) -> int:
 
 # ---- from nothing, and from several
 def from_iterable(source: Iterable[Any] | Callable[[], Iterable[Any]], *, shard: bool = False) -> Pipeline:
-    """A pipeline of a sequence (a list, an array: seekable), or of what a function gives that is called once an epoch.
+    """A pipeline of a `source`: a sequence (a list, an array: seekable), or what a function gives that is called once
+    an epoch.
 
     Over several workers or ranks, each goes over all of what a function gives (a side stream); with `shard` they
     share it.
@@ -424,22 +433,22 @@ def random_stream(seed: int | None = None) -> Pipeline:
 
 
 def concat(pipes: Sequence[Pipeline]) -> Pipeline:
-    """One pipeline after another."""
+    """One of `pipes` after another."""
     return Pipeline(combine.Concat(*_nodes(pipes)))
 
 
 def zip_streams(*pipes: Pipeline) -> Pipeline:
-    """Tuples of one element of each; ends with the shortest. Exported as `dload.zip`."""
+    """Tuples of one element of each of `pipes`; ends with the shortest. Exported as `dload.zip`."""
     return Pipeline(combine.Zip(*_nodes(pipes)))
 
 
 def zip_with(fn: Callable[..., Any], *pipes: Pipeline) -> Pipeline:
-    """`fn(a, b, ...)` of one element of each; ends with the shortest."""
+    """`fn(a, b, ...)` of one element of each of `pipes`; ends with the shortest."""
     return Pipeline(combine.Zip(*_nodes(pipes), fn=fn))
 
 
 def select(index: Pipeline, *pipes: Pipeline) -> Pipeline:
-    """`index` gives numbers: the next element comes from the pipeline of that number, and only that one goes forward.
+    """`index` gives numbers, from 0: the next element comes from that one of `pipes`, and only that one goes forward.
     Ends when `index` or the chosen one does."""
     return Pipeline(combine.Select(*_nodes([index, *pipes])))
 
@@ -447,8 +456,8 @@ def select(index: Pipeline, *pipes: Pipeline) -> Pipeline:
 def choice(
     pipes: Sequence[Pipeline], p: float | Sequence[float] | Pipeline = 0.5, *, seed: int | None = None
 ) -> Pipeline:
-    """For each element one pipeline at random; only that one goes forward. `p`: the probability of the first of two,
-    one weight a pipeline, or a pipeline of either. Ends when a chosen one does."""
+    """For each element one of `pipes` at random, drawn from `seed` (as in `Pipeline`); only that one goes forward. `p`:
+    the probability of the first of two, one weight a pipeline, or a pipeline of either. Ends when a chosen one does."""
     chosen = p.node if isinstance(p, Pipeline) else p
     return Pipeline(combine.choice(_nodes(pipes), chosen, seed))
 
@@ -460,12 +469,12 @@ def mix(
     seed: int | None = None,
     until: str = "first",
 ) -> Pipeline:
-    """Several pipelines interleaved by weight: any stretch holds each one's share to within three elements.
+    """Several `pipes` interleaved by weight: any stretch holds each one's share to within three elements.
 
-    Ends when one that has ended is due ("first", dload-ml's "any"), when all have been read once, the others going
-    round again ("cycle"), or when all have ended, the rest sharing what is left ("all"). `weights`: one each, a
-    schedule (a list of (first element, weights), or a function of the number of elements // 65,536), or a pipeline of
-    weights.
+    `until` says when it ends: when one that has ended is due ("first", dload-ml's "any"), when all have been read once,
+    the others going round again ("cycle"), or when all have ended, the rest sharing what is left ("all"). `weights`:
+    one each (None: all alike), a schedule (a list of (first element, weights), or a function of the number of elements
+    // 65,536), or a pipeline of weights. Which comes when is arithmetic; another `seed` (None: 0) shifts it.
     """
     given = weights.node if isinstance(weights, Pipeline) else weights
     return Pipeline(Mix(_nodes(pipes), given, seed, until))

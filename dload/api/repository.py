@@ -40,9 +40,18 @@ from dload.store.base import Store
 class Repository:
     """Every data set of one store, read through one local cache.
 
-    Made by `Repository.open()`. It pickles (no clients, locks or credentials inside) and may be used from many
-    threads and after a fork. What a method raises besides what it names: AccessError (credentials, permission),
-    UnavailableError (the store can't be reached), RemoteError.
+    Made by `Repository.open()`, or of a `store`, a `cache` and the `lock_path` of a dload.lock (None: found from the
+    working directory). It pickles (no clients, locks or credentials inside) and may be used from many threads and after
+    a fork.
+
+    What methods take: `name`, of a data set. `version`: "latest", a tag, a full id or its first four or more digits;
+    None: what dload.lock pins, else the latest. `meta`, a JSON object, and `recipe`, a text that says how the data was
+    made: both are kept in the version and part of what its id stands for. `message`: a line for the log. `progress` is
+    called with lines of text.
+
+    Methods ask the store over the network unless they say otherwise. What they raise besides what they name:
+    NotFoundError where there is no such data set or version, AccessError (credentials, permission), UnavailableError
+    (the store can't be reached), RemoteError.
     """
 
     def __init__(self, store: Store, cache: ShardCache, lock_path: Path | None = None) -> None:
@@ -61,9 +70,10 @@ class Repository:
         cache_rate: int | str | None = None,
     ) -> Repository:
         """The repository that the settings name, or the one at `where`: an `s3://bucket/prefix` URL, a folder, a
-        Config.
+        Config. `cache_dir`: the folder of its cache; `cache_budget`: bytes, "60GB", "auto" or "unlimited";
+        `cache_jobs`: downloads side by side; `cache_rate`: bytes a second that come down at most, or "50MB".
 
-        Settings come, each from the first that has it, from these arguments, DLOAD_ environment variables,
+        Settings come, each from the first that has it, from these arguments, the environment (`DLOAD_STORE`, ...),
         ./dload.toml (or an ancestor's), the user's file, defaults. Raises ConfigError. No network is touched.
         """
         if isinstance(where, Config):
@@ -92,18 +102,18 @@ class Repository:
 
     # ---- reading
     def dataset(self, name: str, version: str | None = None) -> Dataset:
-        """A version to read: "latest", a tag, a full id or its first four or more digits; None: what dload.lock pins,
-        else the latest. Raises NotFoundError, RemovedError. A pinned or full id that is cached needs no network."""
+        """A version to read. Raises NotFoundError, RemovedError. A pinned or full id that is cached needs no
+        network."""
         return Dataset(self, self._history.manifest(name, self.resolve(name, version)))
 
     def manifest(self, name: str, version: str | None = None) -> Manifest:
-        """What a version holds, and when it was made (`created`, from the log); `version` as for `dataset`."""
+        """What a version holds, and when it was made (`created`, from the log)."""
         history = self._history
         manifest = history.manifest(name, self.resolve(name, version))
         return manifest if manifest.created else manifest.with_created(history.record_of(name, manifest.version).time)
 
     def resolve(self, name: str, version: str | None = None) -> str:
-        """The full id of a version; `version` as for `dataset`."""
+        """The full id of a version: 64 hex digits. No network for a pinned or full one."""
         return self._history.resolve(name, version or self.pins().get(keys.check_known_name(name)) or "latest")
 
     def list_datasets(self) -> list[str]:
@@ -123,14 +133,14 @@ class Repository:
         return self._history.log(name)
 
     def diff(self, name: str, a: str, b: str) -> SampleDiff:
-        """The keys added, removed and changed from version `a` to version `b`. Reads only indexes of shards that
-        differ."""
+        """The keys added, removed and changed from version `a` to version `b`, each as `version` elsewhere. Reads only
+        indexes of shards that differ."""
         history = self._history
         old, new = (history.manifest(name, self.resolve(name, version)) for version in (a, b))
         return compare.diff(self.store, old, new)
 
     def fetch(self, manifest: Manifest, *, workers: int = 8, progress: Progress | None = None) -> None:
-        """Bring every shard of a version into the cache, `workers` at a time.
+        """Bring every shard of the version that `manifest` describes into the cache, `workers` at a time.
 
         Raises CacheFullError before any byte moves where the version can't be resident as a whole.
         """
@@ -156,9 +166,9 @@ class Repository:
 
         Packs them into shards of about `target_shard_size` bytes, sends what the store lacks, then publishes; what was
         cut off leaves nothing visible and is continued by the next commit. The same samples give the same version,
-        whatever the `workers`. None for target_shard_size, boundaries ("content" or "size") and codecs ({field:
-        "zstd"}): as the latest version has them. `expect`: the version that must be latest. `progress` gets lines of
-        text.
+        whatever the number of `workers`, threads that pack and send. None for target_shard_size, `boundaries`
+        ("content" or "size") and `codecs` ({field: "zstd"}): as the latest version has them, and for the first one 128
+        MiB, "content" and none. `expect`: the version that must be latest.
 
         Raises SampleError, DuplicateKeyError, ConflictError, UnsafeStoreError, and whatever `samples` raises.
         """
@@ -302,8 +312,8 @@ class Repository:
         return Dataset(self, store_view(self._history, name, of, where, options))
 
     def lineage(self, name: str, version: str | None = None) -> derived.Lineage:
-        """What a version was derived from, and what was derived from it; `version` as for `dataset`. The latter looks
-        at the latest version of each data set, and at all outputs of pipelines."""
+        """What a version was derived from, and what was derived from it. The latter looks at the latest version of each
+        data set, and at all outputs of pipelines."""
         return derived.lineage(self._history, self.manifest(name, version))
 
     def write(
@@ -315,7 +325,8 @@ class Repository:
         *,
         progress: Progress | None = None,
     ) -> Outcome:
-        """`commit` or `append` (of dload.repo.commit) with all their options and all that they have to say.
+        """An `operation`, `commit` or `append` of dload.repo.commit, on `samples`, with all `options` and all that it
+        has to say.
 
         Remembers on this machine which files gave which shards, and keeps new shards in the cache, where there is room.
         """
@@ -342,8 +353,8 @@ class Repository:
     def copy(
         self, name: str, *, to: Repository, version: str | None = None, progress: Progress | None = None
     ) -> Manifest:
-        """Make a version (default: as for `dataset`) the latest of the same name in another repository, under the
-        same id."""
+        """Make a version the latest of the same name in another repository, `to`, under the same id. Shards that are
+        there already aren't sent."""
         return copying.copy(self._history, to._history, name, self.resolve(name, version), tell=progress)
 
     def revert(self, name: str, version: str, *, message: str | None = None) -> Record:
@@ -351,13 +362,14 @@ class Repository:
         return removal.revert(self._history, name, self.resolve(name, version), message)
 
     def tag(self, name: str, tag: str, version: str | None = None) -> str:
-        """Give a version (default: as for `dataset`) a name that never moves; returns its id. Raises ConflictError."""
+        """Give a version a name, `tag`, that never moves; returns its id. Raises ConflictError where the tag is
+        another version's."""
         resolved = self.resolve(name, version)
         self._history.tag(name, tag, resolved)
         return resolved
 
     def untag(self, name: str, tag: str) -> None:
-        """Delete a tag; what it named stays."""
+        """Delete a `tag`; what it named stays."""
         self._history.untag(name, tag)
 
     def tags(self, name: str) -> dict[str, str]:
@@ -384,8 +396,8 @@ class Repository:
 
     # ---- removing
     def delete_dataset(self, name: str, version: str | None = None) -> None:
-        """Hide a version, or with None the whole data set, until `undelete`; `gc` deletes what has been hidden long
-        enough.
+        """Hide a version, or with `version=None` the whole data set, until `undelete`; `gc` deletes what has been
+        hidden long enough.
 
         Raises ConflictError while a tag names what would be hidden, or where the version is the only one.
         """
@@ -395,8 +407,8 @@ class Repository:
             removal.remove_version(self._history, name, self.resolve(name, version))
 
     def undelete(self, name: str, version: str | None = None) -> str:
-        """Take back a removal; returns the id of the version that is back. None: of the whole data set, or of its only
-        removed version. Raises NotFoundError where nothing is removed, or gc has taken it."""
+        """Take back a removal; returns the id of the version that is back. `version=None`: of the whole data set, or of
+        its only removed version. Raises NotFoundError where nothing is removed, or gc has taken it."""
         history = self._history
         if version is None and history.is_removed(name):
             return removal.restore_dataset(history, name).version
@@ -450,8 +462,8 @@ class Repository:
         source: Repository | None = None,
         progress: Progress | None = None,
     ) -> VerifyReport:
-        """Look whether the store holds what it should: of one version, of all versions of a data set (None), of what
-        dload.lock pins (`pinned`), or of everything (no name).
+        """Look whether the store holds what it should: of one version, of all versions of a data set (`version=None`),
+        of what dload.lock pins (`pinned`), or of everything (no `name`).
 
         Cheap: reads refs, log and manifests, and lists the shards. With `read_data` it reads a share `subset` (0 to 1)
         of the shards, drawn by chance, and checks every byte and that keys are unique. `repair` writes again what is

@@ -20,11 +20,12 @@ def write_config_file(
     cache_dir: str | None = None, cache_budget: str | None = None, store: str | None = None,
     cache_jobs: str | None = None, cache_rate: str | None = None,
 ) -> None:  # fmt: skip
-    """Write settings into a file, which is made where it is missing.
+    """Write settings into the file `path`, which is made where it is missing. Touches no network.
 
-    What isn't given stays as it stands there, comments excepted. A store takes the place of a bucket and the
-    other way round. Raises ConfigError for values that make no sense and for both a store and a bucket; the
-    file is then as it was.
+    `endpoint_url`, `bucket`, `prefix`, `store`, `cache_dir`, `cache_budget`, `cache_jobs` and `cache_rate` are as
+    `Config` has them, as text. What isn't given stays as it stands there, comments excepted. A store takes the place of
+    a bucket and the other way round. Raises ConfigError for values that make no sense and for both a store and a
+    bucket; the file is then as it was.
     """
     given = {
         "endpoint_url": endpoint_url, "bucket": bucket, "prefix": prefix,

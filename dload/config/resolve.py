@@ -25,10 +25,11 @@ _DEFAULT = "default"
 class Config:
     """The settings in effect.
 
-    Either `store` (an s3:// URL or an absolute path) or `bucket` and `prefix` say where the data sets are.
-    `cache_budget` is in bytes, None for unlimited; `cache_budget_raw` is what was written. `cache_jobs` and
-    `cache_rate` (bytes a second) limit downloads, None: not. `origins` says for each name where its value came
-    from. No credentials are in here: the standard AWS chain finds them.
+    `endpoint_url`: of the S3 service, None on AWS. `cache_dir`: the folder of the cache. Either `store` (an s3:// URL
+    or an absolute path) or `bucket` and `prefix` say where the data sets are. `cache_budget` is in bytes, None for
+    unlimited; `cache_budget_raw` is what was written. `cache_jobs` and `cache_rate` (bytes a second) limit downloads,
+    None: not. `origins` says for each name where its value came from. No credentials are in here: the standard AWS
+    chain finds them.
     """
 
     endpoint_url: str | None
@@ -47,8 +48,8 @@ class Config:
         cls, cwd: Path | None = None, env: Mapping[str, str] | None = None, *,
         overrides: Mapping[str, str | None] | None = None,
     ) -> Config:  # fmt: skip
-        """The settings here and now: each from the first that names it of `overrides`, DLOAD_ variables, the
-        nearest dload.toml, the user's file, and defaults.
+        """The settings here and now: each from the first that names it of `overrides`, `env` (`DLOAD_STORE`, ...;
+        default: the environment), the nearest dload.toml, the user's file, and defaults.
 
         A store and a bucket are two ways to say one thing: the first source that names either decides.
         Relative paths start from `cwd`, or from the folder of the file that they stand in. Raises ConfigError

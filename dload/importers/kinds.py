@@ -18,18 +18,23 @@ from dload.repo.packing import Item
 
 class Importer(Protocol):
     """Foreign data as samples. Making one looks at the source; iterating reads it, forward and in bounded memory, the
-    same samples with the same keys each time.
-
-    `total`: how many samples there are, where the source says so before it is read. `columns`: how each field is
-    stored, where the source has types; complete once all samples have been read.
-    """
+    same samples with the same keys each time."""
 
     @property
-    def kind(self) -> str: ...
+    def kind(self) -> str:
+        """Which of KINDS it is."""
+        ...
+
     @property
-    def total(self) -> int | None: ...
+    def total(self) -> int | None:
+        """How many samples there are, where the source says so before it is read."""
+        ...
+
     @property
-    def columns(self) -> Mapping[str, Column]: ...
+    def columns(self) -> Mapping[str, Column]:
+        """How each field is stored, where the source has types; complete once all samples have been read."""
+        ...
+
     def __iter__(self) -> Iterator[Item]: ...
 
 
@@ -90,7 +95,8 @@ def load_module(name: str, kind: str) -> ModuleType:
 
 
 def samples(source: str | Path, kind: str | None = None, **options: Any) -> Iterable[Item]:
-    """The samples of foreign data, for `Repository.commit`: `open_source` for who wants nothing but them."""
+    """The samples of `source`, for `Repository.commit`: `open_source(source, kind, **options)` for who wants nothing
+    but them."""
     return open_source(source, kind, **options)
 
 

@@ -37,7 +37,8 @@ def is_version(text: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ShardInfo:
-    """One shard: sha256 of its bytes (hex), their number, how many samples, and how many bytes its index has.
+    """One shard: `digest`, the sha256 of its bytes (hex), `size`, their number, `num_samples`, and `index_size`, how
+    many bytes its index has.
 
     `index_size` is None for a shard of format 1, whose manifest doesn't tell.
     """
@@ -254,8 +255,8 @@ class Packing:
 
 @dataclass(frozen=True, repr=False)
 class Manifest:
-    """A version of a data set. `version` is the sha256 of its canonical bytes: the same data, meta, recipe
-    and packing have the same version, whoever commits them and whenever.
+    """A version of data set `name`. `version` is the sha256 of its canonical bytes: the same data, meta, recipe
+    and packing have the same version, whoever commits them and whenever. `shards` are in the samples' order.
 
     `created` (ISO time, UTC) comes from the history, not the manifest, and takes no part in comparisons.
     `fields` is empty in format 1, which doesn't count them. A view has `rows`: of its shards these alone.
@@ -302,7 +303,7 @@ class Manifest:
         return sum(self.shards.sizes)
 
     def with_created(self, text: str | None) -> Manifest:
-        """The same version, with the time at which it came to be."""
+        """The same version, with the time at which it came to be (`text`, ISO)."""
         return replace(self, created=text)
 
     def __hash__(self) -> int:

@@ -40,8 +40,9 @@ class Resident:
 
 @dataclass(frozen=True)
 class PlanReport:
-    """The verdict, with its figures. `needed`: bytes that must be resident at once, in all caches together; `prefetch`:
-    how many shards each cursor fetches beyond those that are being read."""
+    """The verdict of `Pipeline.check`, with its figures. `ok`: it fits; `lines` say what is needed, and what to change
+    where it doesn't; `residents`: what each source needs; `needed`: bytes that must be resident at once, in all caches
+    together; `prefetch`: how many shards each cursor fetches beyond those that are being read."""
 
     ok: bool
     lines: list[str] = field(default_factory=list)
@@ -51,6 +52,7 @@ class PlanReport:
 
     @property
     def message(self) -> str:
+        """The lines as one text, for people."""
         return "\n".join(self.lines)
 
 

@@ -69,7 +69,11 @@ def _bad_key(key: str) -> ConfigError:
 
 
 class Store(Protocol):
-    """Object storage."""
+    """Object storage: `key` (a path without a leading slash, `keys` several of them) -> `data`, bytes.
+
+    A store in a bucket is asked over the network by every method but `url` and `staging`. Besides what is named,
+    methods raise AccessError, UnavailableError and RemoteError.
+    """
 
     @property
     def url(self) -> str:
@@ -102,7 +106,7 @@ class Store(Protocol):
         ...
 
     def put_file(self, key: str, path: Path, *, move: bool = False) -> str:
-        """Write the file's bytes as an object, whole or not at all. Returns its ETag.
+        """Write the bytes of the file `path` as an object, whole or not at all. Returns its ETag.
 
         With `move`, a file below `staging` is renamed into place; elsewhere the file stays where it is either
         way."""

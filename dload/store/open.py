@@ -22,7 +22,7 @@ def open_store(
     jobs: int = 16,
     state_dir: Path | None = None,
 ) -> Store:
-    """The store at `s3://bucket/prefix`, `file:///path` or a bare path. Touches neither network nor disk.
+    """The store at `url`: `s3://bucket/prefix`, `file:///path` or a bare path. Touches neither network nor disk.
 
     The rest is for S3: `endpoint_url` (None: AWS, or what its own settings say), `profile` of the AWS
     settings, `jobs` requests at a time, and `state_dir`, the folder that remembers what was found out about a

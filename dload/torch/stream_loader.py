@@ -18,7 +18,8 @@ _MOST_AHEAD = 1024  # torch asks for all of them before the first step
 
 
 class StreamLoader(StepLoader):
-    """`dload.Loader` with worker processes: the same steps, row for row, on any number of them, and the same states.
+    """`dload.Loader` of `pipe` with worker processes: the same steps, row for row, on any number of them, and the same
+    states.
 
     Each step is built whole, collate and all, in one worker of a `torch.utils.data.DataLoader`, and crosses to this
     process in memory that both have. The state says what was handed out, not what workers have built ahead; it goes on
