@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -10,7 +11,7 @@ from typing import Any
 from dload.api.pipeline import NOTHING, OnErrorGiven, Pipeline, limit_of, run_seed
 from dload.errors import ConfigError, InfeasiblePipelineError
 from dload.pipeline.dealing import Deal
-from dload.pipeline.failures import on_error_given, skipped_before
+from dload.pipeline.failures import OnError, Spared, on_error_given, skipped_before
 from dload.pipeline.fallible import with_default
 from dload.pipeline.lanes import Grid, Lane
 from dload.pipeline.node import Node, Rows, Run, paths_of
@@ -152,8 +153,19 @@ class Course:
                 "columns can't share evenly",
                 remedy="give the ramp a start and an increment that are multiples of both",
             )
+        self._raising = self.top
+        self.spare(Spared())
         self.deal = _deal(self.top, self.plan)
         self.rows = self.deal.rows(self.rank, self.world_size)
+
+    def spare(self, spared: Spared) -> None:
+        """Errors of these elements leave holes from now on."""
+        self.spared = spared
+        self.top = self.sparing(spared) if spared.pairs() else self._raising
+
+    def sparing(self, spared: Spared) -> Node:
+        """The pipeline where errors of these leave holes."""
+        return with_default(self._raising, OnError(spared, in_place=True, fail_after=sys.maxsize), over_raising=True)
 
     @property
     def steps(self) -> int | None:
@@ -174,7 +186,11 @@ class Course:
             lanes = exported([[own.start, own.stop - 1, [self.states.get(lane) for lane in own]]])
         state = self._header | {"plan": dict(self.plan), "epoch": self.epoch, "step": self.step, "lanes": lanes}
         state["sources"] = [list(source) for source in state["sources"]]
-        return {**state, "over": True} if self.over else state
+        if self.over:
+            state["over"] = True
+        if spared := self.spared.pairs():
+            state["spared"] = spared
+        return state
 
     @cached_property
     def _header(self) -> dict[str, Any]:
@@ -200,6 +216,7 @@ class Course:
         self.over = bool(state.get("over"))
         self._resumed = self.step > 0
         self.states = self._loaded(state["lanes"])
+        self.spare(Spared(state.get("spared", ())))
 
     def _changed_phases(self, state: dict[str, Any]) -> Phases:
         """The phases that were given, if none is another that the state's steps have seen. Raises ValueError."""
@@ -233,7 +250,7 @@ class Course:
     def set_epoch(self, epoch: int) -> None:
         """Take that epoch at the next `begin`; where it stands inside it already, go on there."""
         if epoch != self.epoch or self._begun:
-            self.epoch, self.step, self.states, self.over = epoch, 0, {}, False
+            self._enter(epoch, {})
         self._begun, self._fixed, self._resumed = False, True, False
 
     def begin(self) -> int:
@@ -242,11 +259,16 @@ class Course:
         steps = self.steps
         at_end = self.over or (steps is not None and self.step >= steps > 0)
         if not self._fixed and (self._begun or at_end) and self.plan["ends"] != "endless":
-            handed_on = self.states if self.deal.continues and at_end else {}
-            self.epoch, self.step, self.states, self.over = self.epoch + 1, 0, handed_on, False
+            self._enter(self.epoch + 1, self.states if self.deal.continues and at_end else {})
             self._resumed = False
         self._begun, self._fixed = True, False
         return self._checked()
+
+    def _enter(self, epoch: int, states: LaneStates) -> None:
+        """Stand at the beginning of an epoch, the lanes in these states."""
+        self.epoch, self.step, self.states, self.over = epoch, 0, states, False
+        if not states:
+            self.spare(Spared())
 
     def _checked(self) -> int:
         lanes = [Lane(self.deal.grid, lane) for lane in self.lanes()]  # each holds shards of its own
@@ -324,4 +346,6 @@ def merge_states(states: list[dict[str, Any]]) -> dict[str, Any]:
     missing = sorted(set(range(count)) - found.keys())
     if missing:
         raise ValueError(f"no state has lanes {missing}")
-    return {**first, "lanes": [[0, count - 1, [found[lane] for lane in range(count)]]]}
+    merged = {**first, "lanes": [[0, count - 1, [found[lane] for lane in range(count)]]]}
+    spared = Spared(pair for state in states for pair in state.get("spared", ())).pairs()
+    return {**merged, "spared": spared} if spared else merged

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import queue
-import sys
 import threading
 import warnings
 import weakref
@@ -16,8 +15,7 @@ from dload.api.counted import Counted
 from dload.api.course import Assignment, Course, merge_states
 from dload.api.pipeline import OnErrorGiven, Pipeline
 from dload.errors import ConfigError
-from dload.pipeline.failures import OnError
-from dload.pipeline.fallible import with_default
+from dload.pipeline.failures import Spared
 from dload.pipeline.node import Node
 from dload.pipeline.ramp import Ramp
 from dload.run.at_exit import close_at_exit
@@ -29,7 +27,6 @@ from dload.run.window import ShardWindow
 __all__ = ["Loader", "StepLoader", "merge_states"]
 
 _AHEAD = 2  # steps that are built before they are asked for
-_HOLES = OnError("hole", in_place=True, fail_after=sys.maxsize)
 
 
 class Builder(Protocol):
@@ -108,9 +105,9 @@ class StepLoader(ABC):
     def skip(self, steps: int = 1) -> None:
         """Step over the next `steps` steps: behind an error, the one that raised it.
 
-        A pipeline in the stream tier is read for that, and whatever fails in its functions leaves a hole meanwhile. An
-        element that is held over several steps, by a shuffle above a filter, say, is read again after each: who meets
-        it again skips again. Raises what zip_with, scan, through and the store raise there.
+        A pipeline in the stream tier is read for that, and whatever fails in its functions meanwhile leaves a hole,
+        also where it is met again: a shuffle above a filter, say, holds an element over several steps. The state says
+        so, and a run that goes on leaves the same holes. Raises what zip_with, scan, through and the store raise there.
         """
         if steps < 0:
             raise ConfigError(f"can't skip {steps} steps")
@@ -121,8 +118,8 @@ class StepLoader(ABC):
         if course.top.indexed:
             course.step += steps
             return
-        window = ShardWindow(0)
-        reader = course.rest(0).reader(with_default(course.top, _HOLES, over_raising=True), window)
+        window, spared = ShardWindow(0), Spared(course.spared.pairs(), learning=True)
+        reader = course.rest(0).reader(course.sparing(spared), window)
         try:
             for _ in range(steps):
                 step = reader.read()
@@ -132,6 +129,7 @@ class StepLoader(ABC):
         finally:
             window.close()
             reader.close()
+            course.spare(Spared(spared.pairs()))
 
     # ---- iterating
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import reprlib
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -24,12 +24,38 @@ _log = logging.getLogger("dload.pipeline")
 Decide = Callable[[Exception, Any], Any]
 
 
+class Spared:
+    """Elements that were stepped over once, whose errors leave a HOLE wherever they are met again: pairs of the path of
+    the node that failed and the element's identity, which no lane or resume changes. While it is `learning`, all that
+    fail are among them.
+
+    The latest are kept: an element is met again only as long as something holds it.
+    """
+
+    _MOST = 1000
+
+    def __init__(self, pairs: Iterable[Sequence[Any]] = (), learning: bool = False) -> None:
+        self._pairs = dict.fromkeys((path, name) for path, name in pairs)
+        self._learning = learning
+
+    def covers(self, path: str, name: int) -> bool:
+        """Whether the failure of this element at this node is among them."""
+        if self._learning:
+            self._pairs[path, name] = None
+        return (path, name) in self._pairs
+
+    def pairs(self) -> list[list[Any]]:
+        """As JSON."""
+        return [list(pair) for pair in self._pairs][-self._MOST :]
+
+
 @dataclass(frozen=True, slots=True)
 class OnError:
-    """`how`: "raise", "skip", "warn" (skip, and log), "hole", or a function that says of an exception and its element
-    whether that is left out. `in_place`: a HOLE stays where the element was. `fail_after` failures in a row end it."""
+    """`how`: "raise", "skip", "warn" (skip, and log), "hole", a function that says of an exception and its element
+    whether that is left out, or those whose errors are `Spared`. `in_place`: a HOLE stays where the element was.
+    `fail_after` failures in a row end it."""
 
-    how: str | Decide
+    how: str | Decide | Spared
     in_place: bool
     fail_after: int = 100
 
@@ -63,11 +89,13 @@ Origin = tuple["Node", "Epoch", int]
 
 
 class Failed(NamedTuple):
-    """An element whose function failed. `origin`: where it is, or what it was made of, if that is known."""
+    """An element whose function failed. `origin`: where it is, or what it was made of, if that is known. `name`: gives
+    its identity, where that isn't the one of its origin."""
 
     error: Exception
     item: Any
     origin: Origin | None = None
+    name: Callable[[], int] | None = None
 
 
 class Failures:
@@ -128,9 +156,7 @@ class Guard:
         `is_news`: says whether it wasn't known before.
         """
         how, failures = self.policy.how, self.failures
-        if isinstance(failed.error, ConfigError | ClosedError) or (
-            callable(how) and not how(failed.error, failed.item)
-        ):
+        if isinstance(failed.error, ConfigError | ClosedError) or not self._is_left_out(failed):
             raise failed.error
         self._count_streak(failed)
         if is_news(failed) if is_news else self._is_news(failed.origin):
@@ -141,6 +167,20 @@ class Guard:
                     "%s: %d of %d elements failed and are left out; the first: %s (key %s, data set %s)",
                     self.label, count, size, said(failed.error), key_of(failed.item), data,
                 )  # fmt: skip
+
+    def _is_left_out(self, failed: Failed) -> bool:
+        how = self.policy.how
+        if isinstance(how, Spared):
+            return how.covers(self.path, self._name(failed))
+        return not callable(how) or bool(how(failed.error, failed.item))
+
+    def _name(self, failed: Failed) -> int:
+        """The identity of what failed."""
+        if failed.name is not None:
+            return failed.name()
+        assert failed.origin is not None
+        node, epoch, place = failed.origin
+        return node.identities(self._run, epoch, [place])[0]
 
     def _is_news(self, origin: Origin | None) -> bool:
         return origin is None or self.failures.is_news((self.path, *origin[1:]))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from dload.errors import ConfigError
 from dload.pipeline.ahead import Row
 from dload.pipeline.cursors import applied
-from dload.pipeline.failures import Failed, Guard, Skip
+from dload.pipeline.failures import Failed, Guard, Skip, Spared
 from dload.pipeline.lanes import Lane
 from dload.pipeline.running import HOLE, Cursor, Epoch
 
@@ -64,7 +64,7 @@ class GuardedCursor(Cursor):
         self._parent, self._apply, self._named = parent, apply, named
         self._guard, self._key, self._drop = guard, key, drop
         self._skips = guard.policy.skips
-        if named:
+        if named or isinstance(guard.policy.how, Spared):
             parent.keep_identities()
         self._begin(0, 0, [])
 
@@ -127,7 +127,7 @@ class GuardedCursor(Cursor):
             count, size = item.promise.failures()
             item = item.item
         self._failing = True
-        failed = Failed(error, item, self._parent.origin())
+        failed = Failed(error, item, self._parent.origin(), self._parent.identity)
         self._guard.leave_out(failed, size, count, self._is_news if self._skips else None)
 
     def _is_news(self, _: Failed) -> bool:

@@ -191,6 +191,97 @@ def test_what_a_loader_refuses(repo: Repository) -> None:
         list(loader)
 
 
+# ---- stepping over them
+def odd(sample: Sample) -> bool:
+    return int(sample[0][-4:]) % 2 == 1
+
+
+def opened(sample: Sample) -> str:
+    """Few are bad."""
+    if int(sample[0][-4:]) % 41 == 3:
+        raise ValueError(f"{sample[0]} is bad")
+    return sample[0]
+
+
+def all_opened(samples: list[Sample]) -> list[str]:
+    return [opened(sample) for sample in samples]
+
+
+def twins(sample: Sample) -> Iterator[str]:
+    yield f"{sample[0]} a"
+    opened(sample)
+    yield f"{sample[0]} b"
+
+
+HOLDING: dict[str, Callable[[Repository], Pipeline]] = {
+    "below a filter": lambda repo: repo.dataset("speech").samples().map(opened).filter(kept).shuffle(40, seed=1),
+    "above a filter": lambda repo: repo.dataset("speech").samples().filter(odd).map(opened).shuffle(40, seed=1),
+    "said to be raised": lambda repo: repo.dataset("speech").samples().filter(odd).map(
+        opened, on_error="raise"
+    ).shuffle(40, seed=1),
+    "on threads": lambda repo: repo.dataset("speech").samples().shuffle(20, seed=1).filter(odd).map(
+        opened, workers=2
+    ).shuffle(40, seed=2),
+    "of lists": lambda repo: repo.dataset("speech").samples().filter(odd).map_batches(all_opened, 5).window(6, 2),
+    "in a filter": lambda repo: repo.dataset("speech").samples().filter(
+        lambda sample: kept(opened(sample))
+    ).shuffle(40, seed=1),
+    "in flat_map": lambda repo: repo.dataset("speech").samples().filter(odd).flat_map(twins).shuffle(40, seed=1),
+    "of several places": lambda repo: repo.dataset("speech").samples().flat_map(
+        lambda sample: [opened(sample)] * 2, fanout=2
+    ).filter(kept).shuffle(40, seed=1),
+    "in a mix": lambda repo: dload.mix(
+        [
+            repo.dataset("speech").samples().filter(odd).map(opened).shuffle(40, seed=1).repeat(),
+            repo.dataset("noise").samples().filter(odd).repeat().map(opened).shuffle(9, seed=2),
+        ],
+        [3, 1], seed=4,
+    ),
+}  # fmt: skip
+
+
+def stepped_over(loaders: list[Loader], iterators: list[Any], errors: list[str]) -> list[Any] | None:
+    """The next step of all ranks; None where it failed on some, which step over it."""
+    rows, before = [], len(errors)
+    for loader, iterator in zip(loaders, iterators, strict=True):
+        try:
+            rows += next(iterator)
+        except ValueError as error:
+            errors.append(str(error))
+            loader.skip(1)
+    return rows if len(errors) == before else None
+
+
+@pytest.mark.parametrize("kind", HOLDING)
+@pytest.mark.parametrize("steps", [2, 5, 30])
+def test_a_bad_row_that_is_held_over_steps_is_stepped_over_once_also_by_who_goes_on(
+    repo: Repository, kind: str, steps: int
+) -> None:
+    options: dict[str, Any] = {"ends": "endless", "columns": 4, "threads": 0}
+    lenient = HOLDING["above a filter" if "said" in kind else kind](repo)
+    whole = list(islice(Loader(lenient, 8, on_error="hole", **options), 30))
+    errors: list[str] = []
+    found: list[Any] = []
+    state: dict[str, Any] = Loader(HOLDING[kind](repo), 8, **options).state_dict()
+    while len(found) < 30:  # `steps` on each number of ranks
+        world = (1, 2, 4)[len(found) // steps % 3]
+        loaders = [Loader(HOLDING[kind](repo), 8, rank=rank, world_size=world, **options) for rank in range(world)]
+        for loader in loaders:
+            loader.load_state_dict(json.loads(json.dumps(state)))
+        iterators = [iter(loader) for loader in loaders]
+        found += [stepped_over(loaders, iterators, errors) for _ in range(steps)]
+        state = merge_states([loader.state_dict() for loader in loaders])
+        for loader in loaders:
+            loader.close()
+    assert 0 < found.count(None) < 15
+    assert all(rows in (None, expected) for rows, expected in zip(found, whole, strict=True))
+    assert len(errors) <= len(state["spared"]), "none was raised again"
+    loader = Loader(HOLDING[kind](repo), 8, **options)
+    loader.load_state_dict(state)
+    loader.set_epoch(5)
+    assert "spared" not in loader.state_dict()
+
+
 # ---- what it says
 def test_skipped_rows_are_counted_over_a_resume(repo: Repository) -> None:
     def loader() -> Loader:

@@ -339,9 +339,13 @@ def test_case_c63_a_workers_error_comes_in_its_step_and_can_be_skipped(repo: Rep
         assert [rows[0] for rows in iterator] == [f"k{i:04d}" for i in range(120, 300, 10)]
 
 
-def test_an_error_in_a_stream_can_be_skipped(repo: Repository) -> None:
+@pytest.mark.parametrize("held", [False, True])
+def test_an_error_in_a_stream_can_be_skipped(repo: Repository, held: bool) -> None:
     pipe = repo.dataset("speech").samples().map(key_of).filter(keep).map(broken_too)
-    with StreamLoader(pipe, 10, num_workers=2, collate=list, ends="endless", columns=1) as loader:
+    pipe = pipe.shuffle(60, seed=1) if held else pipe
+    with StreamLoader(
+        pipe, 10, num_workers=2, collate=list, ends="endless", columns=1, persistent_workers=held
+    ) as loader:
         iterator = iter(loader)
         seen = [next(iterator) for _ in range(6)]
         with pytest.raises(ZeroDivisionError, match="this one"):
