@@ -15,22 +15,28 @@ from dload.manifest import ShardInfo
 Body = Callable[[], Iterator[bytes]]
 
 _TRIES = 2  # a bad body may be the network's, or a server's that is being mended
+_SHORT = 4  # more of those that ended early: an object that is cut off is known by its listing, too
 
 
 @contextmanager
 def fetched(shard: ShardInfo, body: Body, folder: Path, where: str) -> Iterator[Path]:
     """A file in `folder` with the bytes of a shard, hashed as they come; it goes at the end.
 
-    `body` gives the bytes anew at each call. Raises IntegrityError, naming `where`, if they aren't the shard's twice in
-    a row; DiskFullError; and what `body` raises.
+    `body` gives the bytes anew at each call. Raises IntegrityError, naming `where`, if they aren't the shard's again and
+    again; DiskFullError; and what `body` raises.
     """
     path = folder / f"shard-{secrets.token_hex(8)}"
     try:
-        for left in reversed(range(_TRIES)):
+        bad = short = 0
+        while True:
             got, size = _write(body(), path, shard.size, folder)
             if got == shard.digest:
                 break
-            if not left:
+            if size < shard.size and short < _SHORT:
+                short += 1
+                continue
+            bad += 1
+            if bad == _TRIES:
                 raise IntegrityError(
                     f"{where} is damaged: expected {shard.size} bytes with the sha256 {shard.digest}, "
                     f"got {size} with {got}",

@@ -47,6 +47,10 @@ class FaultyServer:
     def direct(self) -> str:
         return self._server.endpoint_url
 
+    def log(self) -> str:
+        """The last that the server said."""
+        return self._server.log()[-20_000:]
+
     def outage(self, down: bool) -> None:
         """Whether nothing gets through from now on. Cheap to say again."""
         if down != self._down:

@@ -95,7 +95,7 @@ class S3Server:
                 self._state_file.write_text(json.dumps(self._state))
                 return
             _kill(pid)
-        raise RuntimeError(f"the S3 server didn't start:\n{self._log.read_text()[-2000:]}")
+        raise RuntimeError(f"the S3 server didn't start:\n{self.log()[-2000:]}")
 
     def stop(self) -> None:
         """End the server and drop its data."""
@@ -124,6 +124,10 @@ class S3Server:
             "AWS_PROFILE": profile,
             "AWS_EC2_METADATA_DISABLED": "true",
         }
+
+    def log(self) -> str:
+        """What the server has written so far."""
+        return self._log.read_text(errors="replace")
 
     @property
     def _state_file(self) -> Path:

@@ -377,6 +377,10 @@ def soak(seconds: float, *, s3: bool, seed: int, tell: Callable[[str], object]) 
         try:
             run.run(seconds)
             tell(run.summary(run.check()))
+        except BaseException:
+            if server is not None:
+                tell(server.log())
+            raise
         finally:
             run.kill()
 

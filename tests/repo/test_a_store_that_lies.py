@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import pickle
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from dload.pack import Sample
 from dload.repo import keys
 from dload.repo.refs import read_record, ref_bytes
 from dload.store.base import Body
+from dload.store.faulty import Call
 from dload.testing import invariants
 from dload.testing.liar import Liar, Lie, Lies
 from tests.repo.test_every_operation_fails_once import (
@@ -164,3 +166,20 @@ def test_the_error_names_key_expected_and_got(tmp_path: Path) -> None:
     flipped = data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
     for part in (keys.shard_key(digest), digest, hashlib.sha256(flipped).hexdigest()):
         assert part in str(caught.value)
+
+
+def test_a_shard_that_ended_early_again_and_again_is_not_damaged(tmp_path: Path) -> None:
+    world: World = pickle.loads(world_for("pull"))
+    streams: Counter[str] = Counter()
+
+    def early(call: Call) -> Lie | None:
+        if call.operation != "stream":
+            return None
+        streams[call.key] += 1
+        return Lie.SHORT if streams[call.key] <= 3 else None
+
+    store = liar(world, early)
+    assert repo_of(store, cache=tmp_path / "cache").verify("speech", read_data=True).sound
+    assert store.told
+    store = liar(world, lambda call: Lie.SHORT if call.operation == "stream" else None)
+    assert not repo_of(store, cache=tmp_path / "cache").verify("speech", read_data=True).sound
