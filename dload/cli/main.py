@@ -92,7 +92,7 @@ def _failed(out: Output, error: Exception) -> int:
         kind, message, remedy, code, details = error.kind, error.message, error.remedy, error.exit_code, error.details
     elif isinstance(error, click.ClickException):
         ctx = getattr(error, "ctx", None)
-        kind, message, code = "usage", error.format_message(), 2
+        kind, message, code = "usage", " ".join(error.format_message().split()), 2
         remedy = f"see: {ctx.command_path if ctx else 'dload'} --help"
     elif isinstance(error, OSError):  # a file that isn't there, or may not be used
         where = f"{error.filename}: " if error.filename is not None else ""

@@ -22,7 +22,18 @@ if TYPE_CHECKING:
     from dload.api import Pipeline
 
 
-@verb("derive")
+_EXAMPLE = """\b
+Where features.py has
+
+\b
+  def spectra(repo):
+      return repo.dataset("recordings").samples().map(spectrum)
+
+\b
+the command is: dload derive features:spectra spectra"""
+
+
+@verb("derive", epilog=_EXAMPLE)
 @click.argument("function", metavar="MODULE:FUNCTION")
 @click.argument("target", type=TARGET, metavar="NAME")
 @click.option("--tag", metavar="TEXT", help="Mixed into the fingerprint: another tag runs it again.")
@@ -32,7 +43,7 @@ if TYPE_CHECKING:
 @click.option("--shard-size", metavar="SIZE", help="About how large shards are (default: as before, or 128MiB).")
 @click.option("-m", "--message", metavar="TEXT", help="What this version is, for the log.")
 @click.option("--workers", type=click.IntRange(1, 256), default=min(4, os.cpu_count() or 1), show_default=True,
-              help="How many processes compute, and threads pack and send.")  # fmt: skip
+              metavar="N", help="How many processes compute, and threads pack and send.")  # fmt: skip
 def command(session: Session, function: str, target: Target, tag: str | None, view: bool, **given: Any) -> None:
     """Run a pipeline once, and make its output the latest version of data set NAME.
 

@@ -14,7 +14,7 @@ _PREVIEW_CHARACTERS = 60
 @verb("head")
 @target_argument
 @version_option
-@click.option("-n", "--number", type=click.IntRange(min=1), default=5, show_default=True, help="How many samples.")
+@click.option("-n", "--number", type=click.IntRange(min=1), metavar="N", default=5, show_default=True, help="How many.")
 def command(session: Session, target: Target, version: str | None, number: int) -> None:
     """Show the first samples: their keys, and each field's size and beginning. Reads only these."""
     dataset = session.repo.dataset(*target.with_version(version))

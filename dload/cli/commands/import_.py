@@ -56,7 +56,7 @@ _SHARD_COUNTING = "where each shard counts from 0, put its name before each key:
 @click.option("--shard-size", metavar="SIZE", help="About how large shards are (default: as before, or 128MiB).")
 @click.option("-m", "--message", metavar="TEXT", help="What this version is, for the log.")
 @click.option("--workers", type=click.IntRange(1, 256), default=min(4, os.cpu_count() or 1), show_default=True,
-              help="How many shards are packed and sent side by side.")  # fmt: skip
+              metavar="N", help="How many shards are packed and sent side by side.")  # fmt: skip
 @click.option("--expect", metavar="VERSION", help="Fail (13) unless this is the latest version.")
 @click.option("--unsafe-single-writer", is_flag=True, help="Write to a store without conditional writes.")
 @click.option("--dry-run", is_flag=True, help="Only show what SOURCE is and its first samples; writes nothing.")

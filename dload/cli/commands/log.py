@@ -13,7 +13,7 @@ from dload.sizes import format_size
 
 @verb("log")
 @click.argument("target", type=TARGET, metavar="NAME")
-@click.option("-n", "--number", type=click.IntRange(min=1), help="Only the newest NUMBER.")
+@click.option("-n", "--number", type=click.IntRange(min=1), metavar="N", help="Only the newest N.")
 def command(session: Session, target: Target, number: int | None) -> None:
     """Show what became the latest version when, and by whom; newest first."""
     name = plain_name(target, "log")

@@ -26,7 +26,8 @@ _SHOWN = 10
 @version_option
 @click.option("--to", type=click.Path(path_type=Path), metavar="DIR", help="Write the files that were committed.")
 @click.option("--force", is_flag=True, help="With --to: replace files that have other contents.")
-@click.option("--workers", type=click.IntRange(1, 256), default=8, show_default=True, help="Downloads side by side.")
+@click.option("--workers", type=click.IntRange(1, 256), default=8, show_default=True,
+              metavar="N", help="Downloads side by side.")  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Only show what would be downloaded.")
 def command(
     session: Session, target: Target, version: str | None, to: Path | None, force: bool, workers: int, dry_run: bool
