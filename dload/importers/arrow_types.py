@@ -110,10 +110,23 @@ def is_file(type_: Any) -> bool:
     return fields.keys() == {"bytes", "path"} and _is_binary(fields["bytes"]) and pa.types.is_string(fields["path"])
 
 
+def item_of(type_: Any) -> Any | None:
+    """The type of the items of a list of files or of binary values, which are fields of their own; else None."""
+    types = pa.types
+    if types.is_list(type_) or types.is_large_list(type_) or types.is_fixed_size_list(type_):
+        item = type_.value_type
+        return item if is_file(item) or _is_binary(item) else None
+    return None
+
+
 def paths_of(array: Any) -> list[bytes | None]:
     """The file names in a column of files; the folders that they were in are no data."""
-    paths = array.field("path").to_pylist()
-    return [None if path is None else path.replace("\\", "/").rpartition("/")[2].encode() or None for path in paths]
+    return [own_name(path) for path in array.field("path").to_pylist()]
+
+
+def own_name(path: str | None) -> bytes | None:
+    """The last part of a path, where there is one."""
+    return None if path is None else path.replace("\\", "/").rpartition("/")[2].encode() or None
 
 
 def is_number(type_: Any) -> bool:

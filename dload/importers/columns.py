@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dload.errors import ConfigError, SampleError
+from dload.pack.samples import MAX_KEY_SIZE
 
 # The column that is the key of a sample, where a table has it; what `export` writes.
 KEY = "__key__"
@@ -58,12 +59,27 @@ def row_key(prefix: str, row: int) -> str:
     return f"{prefix}{row:08d}"
 
 
+def own_key(value: object, column: str) -> str:
+    """What a row has in the column that is the key, as a key. Raises ValueError where it can't be one."""
+    key = str(value) if isinstance(value, str | int) and not isinstance(value, bool) else ""
+    if not 0 < len(key.encode()) <= MAX_KEY_SIZE:
+        raise ValueError(
+            f"the key {column!r} must be an integer, or a text of 1 to {MAX_KEY_SIZE:,} bytes, got {value!r:.100}"
+        )
+    return key
+
+
 def choose(there: list[str], wanted: tuple[str, ...] | None, shown: str) -> list[str]:
-    """The columns that were asked for, in the table's order. Raises ConfigError for one that isn't there, and for a
-    table that has two of one name."""
+    """The columns that were asked for, in the table's order. Raises ConfigError for one that isn't there, for a table
+    that has two of one name, and for one without a name."""
     if len(set(there)) < len(there):
         twice = sorted({name for name in there if there.count(name) > 1})
         raise ConfigError(f"{shown}: there are two columns {twice[0]!r}", remedy="rename one of them")
+    if "" in there and (not wanted or "" in wanted):
+        raise ConfigError(
+            f"{shown}: column {there.index('') + 1} of {len(there)} has no name, and a field needs one",
+            remedy="name it, or choose the others with --columns A,B (pandas writes none with to_csv(index=False))",
+        )
     if not wanted:
         return there
     if missing := [name for name in wanted if name not in there]:
@@ -74,6 +90,14 @@ def choose(there: list[str], wanted: tuple[str, ...] | None, shown: str) -> list
     return [name for name in there if name in wanted]
 
 
+class RowError(ValueError):
+    """What is wrong with a row, and what to do about it."""
+
+    def __init__(self, message: str, remedy: str) -> None:
+        super().__init__(message)
+        self.remedy = remedy
+
+
 @contextmanager
 def naming(shown: str, row: str) -> Iterator[None]:
     """What can't be represented, as an error that names the row."""
@@ -81,8 +105,7 @@ def naming(shown: str, row: str) -> Iterator[None]:
         yield
     except SampleError:
         raise
-    except (ValueError, TypeError, OverflowError, LookupError, struct.error) as error:
-        raise SampleError(
-            f"{shown}, {row}: {error}", remedy="mend the row, or leave the column out with --columns",
-            source=shown, row=row,
-        ) from error  # fmt: skip
+    except (ValueError, TypeError, OverflowError, LookupError, RecursionError, struct.error) as error:
+        what = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
+        remedy = error.remedy if isinstance(error, RowError) else "mend the row, or leave the column out with --columns"
+        raise SampleError(f"{shown}, {row}: {what}", remedy=remedy, source=shown, row=row) from error

@@ -74,12 +74,27 @@ class HuggingFace:
 def _saved(files: Files) -> dict[str, Any]:
     if files.folder is None:
         raise ConfigError(f"{files.url}: only a folder of this machine is read as save_to_disk wrote it")
-    found = datasets.load_from_disk(str(files.folder))
+    return _from_disk(files.folder)
+
+
+def _from_disk(folder: Path) -> dict[str, Any]:
+    try:
+        found = datasets.load_from_disk(str(folder))
+    except FileNotFoundError as error:
+        raise NotFoundError(
+            f"{folder} is no data set that save_to_disk wrote: {error}",
+            remedy="name the folder with dataset_dict.json or state.json in it; files of data are imported as their "
+            "own kind, by --format parquet, arrow, jsonl or csv",
+        ) from error
     return dict(found) if isinstance(found, datasets.DatasetDict) else {"": found}
 
 
 def _by_name(source: str, config: str | None, split: str | None) -> dict[str, Any]:
     name = source.removeprefix(_HUB)
+    if not name:
+        raise ConfigError(f"{source} names no data set", remedy=f"write {_HUB}NAME, as {_HUB}ylecun/mnist")
+    if any((Path(name) / mark).is_file() for mark in ("dataset_dict.json", "state.json")):
+        return _from_disk(Path(name))
     try:
         found = datasets.load_dataset(name, config, split=split)
     except (FileNotFoundError, ConnectionError, ValueError) as error:
@@ -112,6 +127,9 @@ class _FeatureRows(Rows):
         if isinstance(feature, datasets.ClassLabel):
             column = Column("json", {"class_label": list(feature.names or ())})
         return column, encode
+
+    def _file(self, file: dict[str, Any], shown: str) -> tuple[bytes | None, bytes | None]:
+        return super()._file(_read(file, shown) or file, shown)
 
 
 def _shaped(shape: tuple[int | None, ...], dtype: str) -> Encode:

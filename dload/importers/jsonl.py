@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import base64
 import binascii
-import json
 from collections.abc import Iterator, Sequence
 from typing import Any, BinaryIO
 
 from dload.codecs import json_bytes
 from dload.errors import SampleError
-from dload.importers.columns import KEY, Column, naming, row_key
-from dload.importers.source import Files, of_suffix, plain_stream
+from dload.importers.columns import KEY, Column, RowError, naming, own_key, row_key
+from dload.importers.source import Files, of_suffix, plain_stream, title
+from dload.manifest import canonical
 from dload.pack import Sample
 from dload.pack.samples import MAX_VALUE_SIZE
 
@@ -26,10 +26,10 @@ class JsonLines:
     """The lines of JSONL files as samples: a string becomes a text field, every other value a JSON one, null none.
 
     Within a column, text and other values don't mix: where they would, SampleError names the line (a `5` and a `"5"`
-    would become the same bytes). Numbers are IEEE doubles, or integers of any size; an object that names a member
-    twice, a number beyond the doubles and half of a surrogate pair are errors. With `whole_lines` each line is one
-    field `json`, byte for byte. `key`: the member that is the key (default: `__key__` where the first line has it, else
-    the number of the line, from 0).
+    would become the same bytes). Lines are UTF-8; numbers are IEEE doubles, or integers of up to 4,300 digits. An
+    object that names a member twice, a number beyond the doubles and half of a surrogate pair are errors. With
+    `whole_lines` each line is one field `json`, byte for byte. `columns`: only these members; `key`: the member that is
+    the key (default: `__key__` where the first line has it, else the number of the line, from 0).
     """
 
     kind = "jsonl"
@@ -50,9 +50,8 @@ class JsonLines:
         self.columns.clear()
         seen: set[str] = set()
         for name in self.names:
-            alone = len(self.names) == 1 and self.files.folder is None
-            prefix = "" if alone else stem(name) + "/"
-            shown = f"{self.files.url}: {name}" if not alone else self.files.url
+            prefix = "" if self.files.alone else stem(name) + "/"
+            shown = title(self.files, name)
             with plain_stream(self.files, name) as stream:
                 for number, line in _lines(stream, shown):
                     with naming(shown, f"line {number + 1:,}"):
@@ -62,18 +61,15 @@ class JsonLines:
             raise SampleError(f"{self.files.url}: no line has {', '.join(map(repr, sorted(missing)))}")
 
     def _parsed(self, line: bytes) -> tuple[str | None, dict[str, Any]]:
-        row = json.loads(line, object_pairs_hook=_unique, parse_float=_finite)
+        row = canonical.loads(line)
         if not isinstance(row, dict):
-            raise ValueError("it is no JSON object; each line must be one")
+            raise RowError("it is no JSON object", "each line must be one: of an array, jq -c '.[]' FILE makes lines")
         if not self._begun and self._key is None and KEY in row:
             self._key = KEY
         self._begun = True
         if self._key is None:
             return None, row
-        key = row.get(self._key)
-        if not isinstance(key, str | int) or isinstance(key, bool):
-            raise ValueError(f"the key {self._key!r} must be a text or an integer, got {key!r:.100}")
-        return str(key), row
+        return own_key(row.get(self._key), self._key), row
 
     def _fields(self, line: bytes, row: dict[str, Any], seen: set[str]) -> dict[str, bytes]:
         if self._whole:
@@ -83,13 +79,15 @@ class JsonLines:
         for name, value in row.items():
             if (name == KEY == self._key) or value is None or (self._wanted and name not in self._wanted):
                 continue
+            if not name:
+                raise RowError("a member has no name, and a field needs one", "name it")
             seen.add(name)
             codec, fields[name] = _encoded(name, value)
             known = self.columns.setdefault(name, Column(codec, _TYPES[codec]))
             if known.codec != codec:
-                raise ValueError(
-                    f"{name!r} is {value!r:.60}, though before it was {known.codec}; import with --whole-lines to keep "
-                    "such lines as they are"
+                raise RowError(
+                    f"{name!r} is {value!r:.60}, though before it was {known.codec}",
+                    "mend the row, leave the column out with --columns, or keep lines as they are with --whole-lines",
                 )
         return fields
 
@@ -116,21 +114,6 @@ def _lines(stream: BinaryIO, shown: str) -> Iterator[tuple[int, bytes]]:
         if line.strip(_SEPARATORS):
             yield number, line.rstrip(b"\r\n")
         number += 1
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    row = dict(pairs)
-    if len(row) < len(pairs):
-        names = [name for name, _ in pairs]
-        raise ValueError(f"an object names {next(name for name in names if names.count(name) > 1)!r} twice")
-    return row
-
-
-def _finite(digits: str) -> float:
-    value = float(digits)
-    if value in (float("inf"), float("-inf")):
-        raise ValueError(f"the number {digits:.40} is beyond what a double holds")
-    return value
 
 
 def stem(name: str) -> str:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import importlib
 import inspect
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
-from dload.errors import ConfigError, DloadError
+from dload.errors import ConfigError, SampleError
 from dload.importers.columns import Column
-from dload.importers.source import Files, open_files, read_text
+from dload.importers.source import Files, open_files, read_json
 from dload.repo.packing import Item
 
 
@@ -105,26 +104,32 @@ def detect(files: Files) -> str:
     folder. Raises ConfigError, saying what was looked for."""
     if kind := _by_index(files):
         return kind
-    kinds: set[str | None] = set()
-    for name in files.names:
-        if not _is_beside(name):
-            kinds.add(_by_suffix(name))
+    kinds = {_by_suffix(name) for name in files.names if not _is_beside(name)}
     if len(kinds) == 1 and (kind := kinds.pop()):
         return kind
     if files.folder is not None:
         _refuse_nested(files)
         return "folder"
-    shown = ", ".join(files.names[:3])
-    raise ConfigError(
-        f"{files.url}: can't tell what kind of data this is: {shown or 'no files'}",
-        remedy="looked for " + "; ".join(text for _, _, text in KINDS.values()) + "; name one with --format KIND",
-    )
+    raise _unknown(files, sorted(filter(None, kinds)))
+
+
+def _unknown(files: Files, kinds: list[str]) -> ConfigError:
+    names = ", ".join(files.names[:3])
+    if kinds:
+        several = f"{files.url} is of several kinds, {', '.join(kinds)}: {names}"
+        return ConfigError(several, remedy="import one kind at a time, each under a name of its own")
+    looked = "looked for " + "; ".join(text for _, _, text in KINDS.values()) + "; name one with --format KIND"
+    if files.alone and files.here:
+        looked = f"one file as a sample: import the folder that it is in, with --include {names!r}; else {looked}"
+    if files.names[0].endswith(".json"):
+        looked = "if each line is an object: --format jsonl; of an array, jq -c '.[]' FILE makes such lines"
+    return ConfigError(f"{files.url}: can't tell what kind of data this is: {names}", remedy=looked)
 
 
 def _by_index(files: Files) -> str | None:
     names = _top(files)
     if "index.json" in names:
-        index = _json(files, "index.json")
+        index = _index(files)
         if "shards" in index:
             return "mds"
         if "chunks" in index:
@@ -156,12 +161,15 @@ def _top(files: Files) -> set[str]:
     return {name for name in files.names if "/" not in name}
 
 
-def _json(files: Files, name: str) -> dict[str, Any]:
+def _index(files: Files) -> dict[str, Any]:
+    """What index.json says. A damaged one is an error where there are shards or chunks beside it, as else they would
+    become a folder of files; where there are none, it may be anything."""
     try:
-        value = json.loads(read_text(files, name))
-    except (ValueError, DloadError):
+        return read_json(files, "index.json")
+    except SampleError:
+        if any(name.endswith((".mds", ".mds.zstd", ".bin")) for name in files.names):
+            raise
         return {}
-    return cast(dict[str, Any], value) if isinstance(value, dict) else {}
 
 
 def _by_suffix(name: str) -> str | None:

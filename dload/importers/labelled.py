@@ -46,7 +46,7 @@ class LabelledFolder:
             )
         root = files.folder
         found = metadata or next((name for name in TABLES if (root / name).is_file()), None)
-        self.columns: dict[str, Column] = {}
+        self.columns: dict[str, Column] = {LABEL: Column("text", "string")} if label_from_folder else {}
         self._label = label_from_folder
         self._extra = self._read(root, found) if found else {}
         self._folder = Folder(root, include=include, exclude=[*exclude, *(["/" + found] if found else [])])
@@ -82,8 +82,9 @@ class LabelledFolder:
             left.discard(lazy.key)
             yield self._with_more(lazy)
         if left:
+            count = "a row names a file that isn't" if len(left) == 1 else f"{len(left):,} rows name files that aren't"
             raise SampleError(
-                f"{self._shown}/{self._table}: {len(left):,} rows name files that aren't there, as {min(left)!r}",
+                f"{self._shown}/{self._table}: {count} there, as {min(left)!r}",
                 remedy=f"paths in {FILE_NAME} are relative to {self._shown}",
             )
 

@@ -7,7 +7,6 @@ tokens have one leaf and no sizes.
 
 from __future__ import annotations
 
-import json
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -20,7 +19,8 @@ from dload.importers.columns import Column, choose, naming, row_key
 from dload.importers.litdata_frames import chunk_rows
 from dload.importers.litdata_json import as_json
 from dload.importers.packed import blobs, pixels, safe_name
-from dload.importers.source import Files, read_text
+from dload.importers.source import Files, read_json, require
+from dload.manifest import canonical
 from dload.pack import Sample
 
 INDEX = "index.json"
@@ -53,17 +53,18 @@ class LitData:
     def __init__(self, files: Files, *, columns: Sequence[str] = ()) -> None:
         self.files = files
         self._shown = f"{files.url}: {INDEX}"
+        index = read_json(files, INDEX)
         try:
-            index = json.loads(read_text(files, INDEX))
             config, self._chunks = index["config"], list(index["chunks"])
             self._names = [safe_name(chunk["filename"], self._shown) for chunk in self._chunks]
-            self._paths = _paths(json.loads(config["data_spec"])[1])
+            self._paths = _paths(canonical.loads(config["data_spec"].encode())[1])
             self._formats = [str(one) for one in config["data_format"]]
             self.total = sum(int(chunk["chunk_size"]) for chunk in self._chunks)
-        except (KeyError, TypeError, ValueError, IndexError) as error:
+        except (KeyError, TypeError, ValueError, IndexError, AttributeError, RecursionError) as error:
             if isinstance(error, SampleError):
                 raise
             raise SampleError(f"{self._shown} is no index of LitData chunks: {error!r}") from error
+        require(files, self._names, INDEX)
         self._bare = config.get("item_loader") == "TokensLoader"
         self._refuse(config)
         wanted = choose(self._paths, tuple(columns) or None, self._shown)
@@ -132,7 +133,7 @@ def _paths(node: dict[str, Any], path: tuple[str, ...] = ()) -> list[str]:
     if node["type"] is None:
         return [".".join(path) or ALONE]
     children = node["children_spec"]
-    names = json.loads(node["context"]) if node["context"] not in (None, "null", "") else None
+    names = canonical.loads(node["context"].encode()) if node["context"] not in (None, "null", "") else None
     if not isinstance(names, list) or len(names) != len(children):
         names = list(range(len(children)))
     return [one for name, child in zip(names, children, strict=True) for one in _paths(child, (*path, str(name)))]

@@ -8,7 +8,7 @@ order of their names.
 from __future__ import annotations
 
 import hashlib
-import json
+import re
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -17,9 +17,9 @@ import numpy as np
 
 from dload.codecs import json_bytes, npy_bytes
 from dload.errors import ConfigError, SampleError
-from dload.importers.columns import KEY, Column, choose, naming, row_key
+from dload.importers.columns import KEY, Column, choose, naming, own_key, row_key
 from dload.importers.packed import blobs, mapped, pixels, rows_of, safe_name
-from dload.importers.source import Files, read_text
+from dload.importers.source import Files, read_json, require
 from dload.pack import Sample
 
 INDEX = "index.json"
@@ -31,6 +31,7 @@ DTYPES = {
     0x12: "<f2", 0x22: "<f4", 0x42: "<f8",
 }  # fmt: skip
 _SHAPE_WIDTHS = "BHIQ"
+_KEYS = re.compile(r"str|u?int\d*")
 # Encoding -> Arrow's name for the type, and how struct reads it.
 NUMBERS = {
     "int": ("int64", "<q"), "int8": ("int8", "<b"), "int16": ("int16", "<h"), "int32": ("int32", "<i"),
@@ -68,20 +69,27 @@ class Mds:
         self.total = sum(shard.samples for shard in self._shards)
 
     def _index(self) -> list[_Shard]:
+        index = read_json(self.files, INDEX)
         try:
-            index = json.loads(read_text(self.files, INDEX))
             shards = [_Shard(one, self._shown) for one in index["shards"]]
         except (KeyError, TypeError, ValueError) as error:
             if isinstance(error, SampleError):
                 raise
             raise SampleError(f"{self._shown} is no index of MDS shards: {error!r}") from error
+        names = frozenset(self.files.names)
+        for shard in shards:
+            shard.unpacked = shard.name in names
+        require(self.files, (shard.file for shard in shards), INDEX)
         for shard in shards:
             there = choose(list(shard.encodings), self._wanted or None, self._shown)
             key = self._key or (KEY if KEY in shard.encodings else None)
             if key is not None and key not in shard.encodings:
                 raise ConfigError(f"{self._shown}: there is no column {key!r}", remedy=f"there are {there}")
-            if key is not None and shard.encodings[key] not in ("str", *NUMBERS):
-                raise ConfigError(f"{self._shown}: the key {key!r} is {shard.encodings[key]}, neither text nor number")
+            if key is not None and not _KEYS.fullmatch(shard.encodings[key]):
+                raise ConfigError(
+                    f"{self._shown}: the key {key!r} is {shard.encodings[key]}, neither a text nor an integer",
+                    remedy="choose another --key, or none: rows are then numbered",
+                )
             shard.prepare([name for name in there if not name == KEY == key], key, self.columns, self._shown)
         return shards
 
@@ -89,7 +97,8 @@ class Mds:
         number = 0
         for shard in self._shards:
             shown = f"{self.files.url}: {shard.name}"
-            with mapped(self.files, *shard.place(self.files.names)) as view:
+            compression = None if shard.unpacked else shard.compression
+            with mapped(self.files, shard.file, compression, shard.size) as view:
                 shard.check(view, shown)
                 for row in rows_of(view, shown):
                     with naming(shown, f"row {number:,}"):
@@ -110,17 +119,18 @@ class _Shard:
         self.hashes = dict(facts["raw_data"]["hashes"])
         self.compression = facts["compression"]
         self.packed = safe_name(facts["zip_data"]["basename"], shown) if facts["zip_data"] else None
+        self.unpacked = True  # whether it lies there as it was before it was compressed, too
         self.encodings = dict(zip(facts["column_names"], facts["column_encodings"], strict=True))
         self._sizes = [None if size is None else int(size) for size in facts["column_sizes"]]
         self._free = self._sizes.count(None)
         self._decoders: list[tuple[str, Decode | str] | None] = []
-        self._key: tuple[int, str] | None = None
+        self._key: tuple[int, str] | None = None  # the place of the column that is the key, and its name
 
     def prepare(self, wanted: list[str], key: str | None, columns: dict[str, Column], shown: str) -> None:
         """Settle what becomes of each column."""
         for place, (name, encoding) in enumerate(self.encodings.items()):
             if name == key:
-                self._key = place, encoding
+                self._key = place, name
             if name not in wanted:
                 self._decoders.append(None)
                 continue
@@ -131,11 +141,10 @@ class _Shard:
                     f"{shown}: column {name!r} is {encoding} in one shard and another thing in one before"
                 )
 
-    def place(self, names: Sequence[str]) -> tuple[str, str | None, int]:
-        """Which file to read, how it is compressed, and its size then."""
-        if self.packed is not None and self.name not in names:
-            return self.packed, self.compression, self.size
-        return self.name, None, self.size
+    @property
+    def file(self) -> str:
+        """Which file to read."""
+        return self.name if self.unpacked or self.packed is None else self.packed
 
     def check(self, view: memoryview, shown: str) -> None:
         for method, expected in self.hashes.items():
@@ -152,7 +161,7 @@ class _Shard:
         for place, (size, decoder) in enumerate(zip(self._sizes, self._decoders, strict=True)):
             end = at + (next(free) if size is None else size)
             if self._key is not None and self._key[0] == place:
-                key = _key(row[at:end], self._key[1])
+                key = self._own_key(row[at:end], self._key[1])
             if decoder is not None:
                 name, decode = decoder
                 data = row[at:end]
@@ -165,9 +174,9 @@ class _Shard:
             raise ValueError(f"its columns have {at:,} bytes, the row {len(row):,}")
         return key, fields
 
-
-def _key(data: bytes, encoding: str) -> str:
-    return data.decode() if encoding == "str" else str(struct.unpack(NUMBERS[encoding][1], data)[0])
+    def _own_key(self, data: bytes, name: str) -> str:
+        encoding = self.encodings[name]
+        return own_key(data.decode() if encoding == "str" else struct.unpack(NUMBERS[encoding][1], data)[0], name)
 
 
 def _as_is(data: bytes) -> bytes:

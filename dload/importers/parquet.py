@@ -11,10 +11,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dload.errors import ConfigError, SampleError
-from dload.importers.arrow_types import PATH, Encode, column_of, encode_column, is_file, paths_of
-from dload.importers.columns import KEY, Column, choose, row_key
+from dload.importers.arrow_types import PATH, Encode, column_of, encode_column, is_file, item_of, own_name, paths_of
+from dload.importers.columns import KEY, Column, choose, naming, own_key, row_key
 from dload.importers.jsonl import stem
-from dload.importers.source import Files, of_suffix
+from dload.importers.source import Files, of_suffix, title
 from dload.pack import Sample
 
 _BATCH_BYTES = 16 << 20
@@ -29,6 +29,7 @@ class Rows:
         self._wanted = tuple(wanted)
         self._key = key
         self._encoders: dict[str, tuple[Any, Encode]] = {}
+        self._kinds: dict[str, tuple[bool, Column]] = {}  # of each column, or of the items of its lists
 
     def chosen(self, schema: Any, shown: str) -> list[str]:
         """The columns to read. Raises ConfigError for those that aren't there and for types with no bytes."""
@@ -49,12 +50,16 @@ class Rows:
     def _prepare(self, name: str, type_: Any, shown: str) -> None:
         if name in self._encoders and self._encoders[name][0] == type_:
             return
-        column, encode = self._column_of(name, type_, f"{shown}: column {name!r}")
-        if self.columns.setdefault(name, column) != column:
+        item = item_of(type_)
+        column, encode = self._column_of(name, type_ if item is None else item, f"{shown}: column {name!r}")
+        before = self._kinds.setdefault(name, (item is not None, column))
+        if before != (item is not None, column):
             raise ConfigError(
-                f"{shown}: column {name!r} is of the type {column.type}, in a file before of {self.columns[name].type}",
+                f"{shown}: column {name!r} is of the type {type_}, in a file before of {before[1].type}",
                 remedy="import the files one by one, or leave the column out with --columns",
             )
+        if item is None:
+            self.columns.setdefault(name, column)
         self._encoders[name] = type_, encode
 
     def _column_of(self, name: str, type_: Any, shown: str) -> tuple[Column, Encode]:
@@ -67,6 +72,9 @@ class Rows:
             if name not in self._encoders or (self._wanted and name not in self._wanted):
                 continue
             array = batch.column(name)
+            if self._kinds[name][0]:
+                self._add_items(values, name, array.to_pylist(), shown, first_row)
+                continue
             values[name] = encode_column(array, self._encoders[name][1], name, shown, first_row)
             if is_file(array.type):
                 values[name + PATH] = paths_of(array)
@@ -76,18 +84,41 @@ class Rows:
         for key, row in zip(keys, zip(*values.values(), strict=True) if values else ((),) * len(keys), strict=True):
             yield key, {name: value for name, value in zip(names, row, strict=True) if value is not None}
 
+    def _add_items(
+        self, values: dict[str, list[bytes | None]], name: str, lists: list[Any], shown: str, first_row: int
+    ) -> None:
+        """The items of a column's lists, as the columns NAME.0, NAME.1, ...; no list and an empty one are the same."""
+        for row, items in enumerate(lists):
+            at = f"row {first_row + row:,}"
+            for place, item in enumerate(items or ()):
+                own = f"{name}.{place}"
+                with naming(shown, at):
+                    data, path = self._file(item, f"{shown}, {at}") if isinstance(item, dict) else (item, None)
+                    if data is None:
+                        raise ValueError(
+                            f"column {name!r}: item {place} of its list is null, or only the name of a file"
+                        )
+                values.setdefault(own, [None] * len(lists))[row] = data
+                self.columns.setdefault(own, self._kinds[name][1])
+                if path is not None:
+                    values.setdefault(own + PATH, [None] * len(lists))[row] = path
+                    self.columns.setdefault(own + PATH, Column("text", "string"))
+
+    def _file(self, file: dict[str, Any], shown: str) -> tuple[bytes | None, bytes | None]:
+        """The bytes of a file and its name; `shown` says where it is."""
+        return file["bytes"], own_name(file["path"])
+
     def _keys(self, batch: Any, first_row: int, prefix: str, shown: str) -> list[str]:
         column = self._key_of(batch.schema.names)
         if column is None:
             return [row_key(prefix, first_row + place) for place in range(batch.num_rows)]
-        keys = batch.column(column).to_pylist()
-        for place, key in enumerate(keys):
-            if not isinstance(key, str | int) or isinstance(key, bool):
-                raise SampleError(
-                    f"{shown}, row {first_row + place:,}: the key {column!r} must be a text or an integer, "
-                    f"got {key!r:.100}", row=first_row + place,
-                )  # fmt: skip
-        return [str(key) for key in keys]
+        keys = []
+        for row, value in enumerate(batch.column(column).to_pylist(), first_row):
+            try:
+                keys.append(own_key(value, column))
+            except ValueError as error:
+                raise SampleError(f"{shown}, row {row:,}: {error}", remedy="choose another --key", row=row) from None
+        return keys
 
 
 class _Table:
@@ -99,7 +130,7 @@ class _Table:
     def __init__(self, files: Files, *, columns: Sequence[str] = (), key: str | None = None) -> None:
         self.files = files
         self.names = of_suffix(files, self.suffixes)
-        self.total = self._count() if files.folder is not None or Path(files.url).exists() else None
+        self.total = self._count() if files.here else None
         self._rows = Rows(columns, key)
 
     @property
@@ -111,12 +142,11 @@ class _Table:
 
     def __iter__(self) -> Iterator[Sample]:
         for name in self.names:
-            alone = len(self.names) == 1 and self.files.folder is None
-            shown = self.files.url if alone else f"{self.files.url}: {name}"
+            shown, prefix = title(self.files, name), "" if self.files.alone else stem(name) + "/"
             row = 0
             with _readable(shown), self.files.local(name) as path:
                 for batch in self._batches(path, shown):
-                    yield from self._rows.samples(batch, row, "" if alone else stem(name) + "/", shown)
+                    yield from self._rows.samples(batch, row, prefix, shown)
                     row += batch.num_rows
 
     def _batches(self, path: Path, shown: str) -> Iterator[Any]:
@@ -133,7 +163,7 @@ class Parquet(_Table):
     def _count(self) -> int:
         total = 0
         for name in self.names:
-            with _readable(f"{self.files.url}: {name}"), self.files.local(name) as path:
+            with _readable(title(self.files, name)), self.files.local(name) as path:
                 total += pq.read_metadata(path).num_rows
         return total
 

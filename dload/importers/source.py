@@ -15,10 +15,11 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import BinaryIO, Protocol, cast
+from typing import Any, BinaryIO, Protocol, cast
 
 from dload.errors import ConfigError, NotFoundError, SampleError
 from dload.files.atomic import disk_full
+from dload.manifest import canonical
 from dload.store import open_store
 from dload.store.base import Store
 
@@ -47,6 +48,16 @@ class Files(Protocol):
         """The folder itself, where the source is one on this machine."""
         ...
 
+    @property
+    def alone(self) -> bool:
+        """Whether the source is one file, by its own name: no folder and no pattern."""
+        ...
+
+    @property
+    def here(self) -> bool:
+        """Whether the files lie on this machine, so that a look into each costs little."""
+        ...
+
     def size(self, name: str) -> int: ...
 
     def raw(self, name: str) -> BinaryIO:
@@ -61,6 +72,8 @@ class Files(Protocol):
 def open_files(source: str | Path, *, endpoint_url: str | None = None) -> Files:
     """The files at `source`. Raises ConfigError for what is no source, NotFoundError where there is nothing."""
     text = str(source)
+    if not text:
+        raise ConfigError("the source has no name", remedy="name a folder, a file, a pattern or s3://bucket/...")
     if text.startswith("s3://"):
         return _BucketFiles(text, endpoint_url)
     if "://" in text and not text.startswith("file://"):
@@ -72,15 +85,18 @@ def open_files(source: str | Path, *, endpoint_url: str | None = None) -> Files:
 class _LocalFiles:
     """Below a folder of this machine; links to files are followed, hidden files are left out."""
 
+    here = True
+
     def __init__(self, text: str) -> None:
         self.url = text
         self.folder: Path | None = None
+        self.alone = False
         path = Path(text)
         if path.is_dir():
             self.folder = self._root = path
             self._names: tuple[str, ...] | None = None  # listed at the first need: a folder may be large
         elif path.exists():
-            self._root, self._names = path.parent, (path.name,)
+            self._root, self._names, self.alone = path.parent, (path.name,), True
         else:
             base, pattern = _split_pattern(text)
             self._root = Path(base or ".")
@@ -112,9 +128,11 @@ class _BucketFiles:
     """Below a prefix of a bucket."""
 
     folder: Path | None = None
+    here = False
 
     def __init__(self, url: str, endpoint_url: str | None) -> None:
         self.url = url
+        self.alone = False
         base, pattern = _split_pattern(url)
         self._store = open_store(base, endpoint_url=endpoint_url)
         self._sizes: dict[str, int] = {}
@@ -125,7 +143,7 @@ class _BucketFiles:
         if not found:  # one object, then
             parent, _, name = base.rstrip("/").rpartition("/")
             if parent != "s3:/" and (there := open_store(parent, endpoint_url=endpoint_url)).head(name):
-                self._store, found = there, (name,)
+                self._store, found, self.alone = there, (name,), True
         if not found:
             raise NotFoundError(f"there is nothing at {url}", remedy="name a prefix, an object, or a pattern as *.tar")
         self.names = found
@@ -160,9 +178,29 @@ class _BucketFiles:
 def of_suffix(files: Files, suffixes: tuple[str, ...]) -> tuple[str, ...]:
     """The files that end so; one that was named alone, whatever it ends in. ConfigError where there is none."""
     names = tuple(name for name in files.names if name.endswith(suffixes))
-    if not names and len(files.names) != 1:
-        raise ConfigError(f"{files.url}: no file ends in {' or '.join(suffixes)}", remedy="see --format")
+    if not names and not files.alone:
+        there = f"there are {', '.join(files.names[:3])}" if files.names else "it is empty"
+        raise ConfigError(
+            f"{files.url}: no file ends in {' or '.join(suffixes)}: {there}",
+            remedy="name the folder that they are in, one file itself, or another kind with --format",
+        )
     return names or files.names
+
+
+def title(files: Files, name: str) -> str:
+    """A file of the source, for people."""
+    return files.url if files.alone else f"{files.url}: {name}"
+
+
+def require(files: Files, names: Iterable[str], index: str) -> None:
+    """Raise NotFoundError where files are missing that an index names: before the first is read, not behind it."""
+    there = set(files.names)
+    if missing := [name for name in names if name not in there]:
+        more = f", nor are {len(missing) - 1:,} more" if missing[1:] else ""
+        raise NotFoundError(
+            f"{files.url}: {index} names {missing[0]}, which isn't there{more}",
+            remedy="fetch what is missing, or make the data set anew",
+        )
 
 
 def _walk(root: Path) -> Iterator[str]:
@@ -271,7 +309,7 @@ def plain_stream(files: Files, name: str) -> Generator[BinaryIO, None, None]:
         counted = _Counted(raw)
         body = cast(BinaryIO, counted)
         opened = cast(BinaryIO, gzip.GzipFile(fileobj=body)) if name.endswith("gz") else zstd_stream(body)
-        yield cast(BinaryIO, io.BufferedReader(_Inflated(opened, counted, f"{files.url}: {name}"), 1 << 20))
+        yield cast(BinaryIO, io.BufferedReader(_Inflated(opened, counted, title(files, name)), 1 << 20))
 
 
 def zstd_stream(raw: BinaryIO) -> BinaryIO:
@@ -285,12 +323,29 @@ def zstd_stream(raw: BinaryIO) -> BinaryIO:
 
 
 def read_text(files: Files, name: str) -> bytes:
-    """A file of metadata, whole. Raises SampleError where it is too large to be one."""
-    with files.raw(name) as raw:
-        data = raw.read(MAX_TEXT + 1)
+    """A file of metadata, whole. Raises NotFoundError where it isn't there, SampleError where it is too large to be
+    one."""
+    try:
+        with files.raw(name) as raw:
+            data = raw.read(MAX_TEXT + 1)
+    except (FileNotFoundError, NotADirectoryError, NotFoundError) as error:
+        raise NotFoundError(f"{files.url}: there is no {name}", remedy="name the folder that it is in") from error
     if len(data) > MAX_TEXT:
         raise SampleError(f"{files.url}: {name} has more than {MAX_TEXT >> 20} MiB, too much for metadata")
     return data
+
+
+def read_json(files: Files, name: str) -> dict[str, Any]:
+    """The JSON object that a file of metadata is. Raises as `read_text`, and SampleError where it is none."""
+    try:
+        value = canonical.loads(read_text(files, name))
+    except ValueError as error:
+        if isinstance(error, SampleError):
+            raise
+        raise SampleError(f"{files.url}: {name} is damaged: {error}", remedy="fetch or make it anew") from error
+    if not isinstance(value, dict):
+        raise SampleError(f"{files.url}: {name} is damaged: no JSON object", remedy="fetch or make it anew")
+    return value
 
 
 class _Chunks(io.RawIOBase):

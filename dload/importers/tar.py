@@ -14,6 +14,7 @@ from dload.errors import SampleError
 from dload.pack.samples import MAX_VALUE_SIZE
 
 _BLOCK = 512
+_COMPRESSED = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd")  # how gzip and zstd begin
 _MAX_EXTENDED = 1 << 20  # bytes of a long name or of pax records
 _KINDS = {b"1": "a hard link", b"2": "a symbolic link", b"3": "a device", b"4": "a device", b"6": "a named pipe",
           b"S": "a sparse file"}  # fmt: skip
@@ -135,6 +136,11 @@ class _Reader:
                 )
 
     def _check(self, header: bytes) -> None:
+        if header.startswith(_COMPRESSED):
+            raise SampleError(
+                f"{self._shown} is compressed, though its name doesn't say so",
+                remedy="let its name end in .tar.gz or .tar.zst",
+            )
         stated = self._number(header[148:156])
         if stated not in (_checksum(header, signed=False), _checksum(header, signed=True)):
             raise self._damaged("a header whose checksum is wrong")

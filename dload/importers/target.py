@@ -110,7 +110,7 @@ def fitting(key: str) -> Generator[None, None, None]:
         yield
     except SampleError:
         raise
-    except (ValueError, TypeError, OverflowError, struct.error) as error:
+    except (ValueError, TypeError, OverflowError, RecursionError, struct.error) as error:
         raise unfit(
             key, str(error), "leave the field out with --fields A,B, or say what it holds with --codec"
         ) from error

@@ -6,7 +6,6 @@ their JSON was taken from folders that TFDS wrote. A record is a tf.train.Exampl
 
 from __future__ import annotations
 
-import json
 import re
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,7 +21,7 @@ from dload.errors import ConfigError, SampleError
 from dload.importers.columns import Column, choose, naming, row_key
 from dload.importers.example import Feature, parse_example
 from dload.importers.packed import safe_name
-from dload.importers.source import ALWAYS_ALLOWED, Files, read_text
+from dload.importers.source import ALWAYS_ALLOWED, Files, read_json, read_text, require
 from dload.pack import Sample
 
 INFO, FEATURES = "dataset_info.json", "features.json"
@@ -59,7 +58,7 @@ class Tfds:
         self, files: Files, *, columns: Sequence[str] = (), split: str | None = None, builder: str | None = None
     ) -> None:
         self.files = files
-        info, features = (self._json(name) for name in (INFO, FEATURES))
+        info, features = (read_json(files, name) for name in (INFO, FEATURES))
         if builder is not None:
             _require(info, builder, files.url)
         if (form := info.get("fileFormat", "tfrecord")) != "array_record":
@@ -72,22 +71,14 @@ class Tfds:
             if split not in self._splits:
                 raise ConfigError(f"{files.url}: there is no split {split!r}", remedy=f"there are {list(self._splits)}")
             self._splits = {split: self._splits[split]}
+        require(files, (name for shards in self._splits.values() for name, _ in shards), INFO)
         self.total = sum(count for shards in self._splits.values() for _, count in shards)
         names = [name for name, _ in _flat(features)]
         wanted = choose([_field(name) for name in names], tuple(columns) or None, files.url)
         self._leaves = [
             self._leaf(name, feature) for name, feature in _flat(features) if _field(name) in wanted
         ]  # fmt: skip
-        self.columns = {leaf.field: leaf.column for leaf in self._leaves}
-
-    def _json(self, name: str) -> dict[str, Any]:
-        try:
-            value = json.loads(read_text(self.files, name))
-            return dict(value)
-        except (ValueError, TypeError) as error:
-            if isinstance(error, SampleError):
-                raise
-            raise SampleError(f"{self.files.url}: {name} is damaged: {error}", remedy="make it anew") from error
+        self.columns = {leaf.field: leaf.column for leaf in self._leaves if leaf.decode is not _many}
 
     def _leaf(self, name: str, feature: dict[str, Any]) -> _Leaf:
         field = _field(name)
@@ -111,7 +102,6 @@ class Tfds:
 
     def _records(self, name: str, count: int, shown: str) -> Iterator[bytes]:
         with self.files.local(name) as path:
-            path.open("rb").close()  # the reader says of a file that isn't there what it says of a damaged one
             reader = ArrayRecordReader(str(path))
             try:
                 there = reader.num_records() if reader.ok() else None
@@ -133,7 +123,9 @@ class Tfds:
             if isinstance(value, bytes):
                 fields[leaf.field] = value
             else:
-                fields.update((f"{leaf.field}.{place}", one) for place, one in enumerate(value))
+                for place, one in enumerate(value):
+                    fields[f"{leaf.field}.{place}"] = one
+                    self.columns.setdefault(f"{leaf.field}.{place}", leaf.column)
         return fields
 
 

@@ -13,6 +13,7 @@ from dload.codecs import npy_from
 from dload.importers.columns import KEY, Column
 from dload.importers.jsonl import BASE64
 from dload.importers.target import Exported, Request, Target, fitting, unfit
+from dload.manifest import canonical
 
 
 def write(request: Request, folder: Path, *, replace: bool = False) -> Exported:
@@ -43,7 +44,7 @@ def _value(codec: str, name: str, value: bytes) -> Any:
         if codec == "text":
             return value.decode()
         if codec == "json":
-            return json.loads(value)
+            return canonical.loads(value)
         if codec == "npy":
             return _listed(npy_from(value))
     except ValueError as error:

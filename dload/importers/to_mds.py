@@ -15,6 +15,7 @@ from dload.codecs import npy_from
 from dload.importers.columns import KEY, Column
 from dload.importers.mds import DTYPES, INDEX, NUMBERS, PLAIN
 from dload.importers.target import Exported, Request, Target, fitting, unfit
+from dload.manifest import canonical
 
 SHARD_SIZE = 1 << 26
 _MAX_OFFSET = (1 << 32) - 1
@@ -102,7 +103,7 @@ def _encoder(column: Column) -> tuple[str, int | None, Encode]:
     if column.codec == "json" and type_ in _NUMBER_ENCODINGS:
         name = _NUMBER_ENCODINGS[type_]
         form = NUMBERS[name][1]
-        return name, struct.calcsize(form), lambda value: struct.pack(form, json.loads(value))
+        return name, struct.calcsize(form), lambda value: struct.pack(form, canonical.loads(value))
     own = _OWN.get(type_)
     if own is not None and PLAIN[own].codec == column.codec:
         return own, None, _checked(own)
@@ -120,7 +121,7 @@ def _checked(encoding: str) -> Encode:
 
 
 def _json(value: bytes) -> bytes:
-    json.loads(value)
+    canonical.loads(value)
     return value
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -17,6 +16,7 @@ from dload.errors import SampleError
 from dload.importers.arrow_types import FILE, PATH, type_of
 from dload.importers.columns import KEY, Column
 from dload.importers.target import Exported, Request, Target, unfit
+from dload.manifest import canonical
 
 SHARD_SIZE = 512 << 20
 _GROUP_BYTES = 64 << 20
@@ -115,7 +115,7 @@ def _array(values: list[bytes | None], paths: list[bytes | None] | None, type_: 
     if rule == "text":
         return _parsed(pa.array([None if value is None else value.decode() for value in values], pa.string()), type_)
     if rule == "json":
-        loaded = [None if value is None else _paired(json.loads(value), type_) for value in values]
+        loaded = [None if value is None else _paired(canonical.loads(value), type_) for value in values]
         return pa.array(loaded, _plain(type_)).cast(type_)
     return pa.array([None if value is None else npy_from(value).tolist() for value in values], type_)
 

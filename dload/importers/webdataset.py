@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dload.errors import DuplicateKeyError, SampleError
 from dload.importers.columns import Column
 from dload.importers.names import Patterns
-from dload.importers.source import Files, of_suffix, plain_stream
+from dload.importers.source import Files, of_suffix, plain_stream, title
 from dload.importers.tar import Member, read_members
 from dload.pack import Sample
 
@@ -38,7 +38,7 @@ class WebDataset:
     def __iter__(self) -> Iterator[Sample]:
         for shard in self.shards:
             with plain_stream(self.files, shard) as stream:
-                shown = f"{self.files.url}: {shard}" if len(self.shards) > 1 else self.files.url
+                shown = title(self.files, shard)
                 for key, fields in self._grouped(read_members(stream, shown), shown):
                     yield (f"{_stem(shard)}/{key}" if self._shard_keys else key), fields
 

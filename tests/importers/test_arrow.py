@@ -177,10 +177,14 @@ def test_what_can_not_be_represented_is_named(tmp_path: Path) -> None:
         struct = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
         of(parquet(x=pa.array([{"bytes": b"", "path": None}, {"bytes": None, "path": "b"}], struct)))
     with pytest.raises(
-        ConfigError, match=r"column 'x' is of the type list<.*binary>, which has no place in JSON — .*--columns"
+        ConfigError, match=r"column 'x' is of the type list<.*binary>>, which has no place in JSON — .*--columns"
     ):
-        of(parquet(x=[[b"1"]]))
-    with pytest.raises(SampleError, match=r"row 1: the key 'k' must be a text or an integer, got None"):
+        of(parquet(x=[[[b"1"]]]))
+    with pytest.raises(SampleError, match=r"row 3: column 'x': item 1 of its list is null"):
+        of(parquet(x=[[b"1"], None, [], [b"2", None]]))
+    with pytest.raises(
+        SampleError, match=r"row 1: the key 'k' must be an integer, or a text .*, got None — choose another"
+    ):
         of(parquet(k=["a", None]), key="k")
     (tmp_path / "t.parquet").write_bytes(b"PAR1 nonsense PAR1")
     with pytest.raises(SampleError, match=r"t.parquet can't be read"):
@@ -189,6 +193,26 @@ def test_what_can_not_be_represented_is_named(tmp_path: Path) -> None:
     pq.write_table(pa.table({"x": ["1"]}), tmp_path / "u.parquet")
     with pytest.raises(ConfigError, match=r"u.parquet: column 'x' is of the type string, in a file before of int64"):
         of(tmp_path)
+    pq.write_table(pa.table({"x": [b"1"]}), tmp_path / "t.parquet")
+    pq.write_table(pa.table({"x": [[b"1"]]}), tmp_path / "u.parquet")
+    with pytest.raises(
+        ConfigError, match=r"u.parquet: column 'x' is of the type list<.*binary>, in a file before of bi"
+    ):
+        of(tmp_path)
+
+
+def test_lists_of_binary_values_are_fields_of_their_own(tmp_path: Path) -> None:
+    lists: list[list[bytes] | None] = [[b"a", b""], [], None, [b"b"]]
+    pq.write_table(pa.table({"x": lists, "y": range(4)}), tmp_path / "t.parquet", row_group_size=3)
+    importer = open_source(tmp_path / "t.parquet")
+    assert [fields for _, fields in importer] == [  # type: ignore[union-attr]
+        {"x.0": b"a", "x.1": b"", "y": b"0"}, {"y": b"1"}, {"y": b"2"}, {"y": b"3", "x.0": b"b"}
+    ]  # fmt: skip
+    assert importer.columns == {
+        "y": Column("json", "int64"), "x.0": Column("bytes", "binary"), "x.1": Column("bytes", "binary")
+    }  # fmt: skip
+    with pytest.raises(ConfigError, match=r"no column 'x\.0'"):
+        of(tmp_path / "t.parquet", columns=("x.0",))
 
 
 def test_bytes_that_are_not_what_their_column_says_are_named_on_the_way_out(tmp_path: Path) -> None:
@@ -242,8 +266,8 @@ def test_parquet_in_a_bucket(s3_server: S3Server, s3_place: tuple[str, str], tmp
     S3Store(bucket, prefix, endpoint_url=s3_server.endpoint_url).put(
         "d/t.parquet", (tmp_path / "t.parquet").read_bytes()
     )
-    got = of(f"s3://{bucket}/{prefix}/d/*.parquet", endpoint_url=s3_server.endpoint_url)
-    assert got == of(tmp_path / "t.parquet")
+    for name, source in (("d/*.parquet", tmp_path), ("d", tmp_path), ("d/t.parquet", tmp_path / "t.parquet")):
+        assert of(f"s3://{bucket}/{prefix}/{name}", endpoint_url=s3_server.endpoint_url) == of(source)
 
 
 # ---- Hugging Face
@@ -337,6 +361,10 @@ def test_a_data_set_by_name_from_the_cache(
     assert [key for key, _ in of("hf/data", split="train[1:]")] == ["train[1:]/00000000", "train[1:]/00000001"]
     with pytest.raises(NotFoundError, match=r"can't load 'nobody/nothing' from the hub or its cache"):
         of("hf/nobody/nothing")
+    with pytest.raises(ConfigError, match="hf/ names no data set"):
+        of("hf/")
+    hub.save_to_disk("saved")
+    assert of("hf/saved") == of("saved"), "as load() takes it"
 
 
 def test_files_that_a_data_set_only_names_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -352,6 +380,34 @@ def test_files_that_a_data_set_only_names_are_read(tmp_path: Path, monkeypatch: 
     assert importer.columns["label"] == Column("json", {"class_label": ["cat", "dog"]})
     (tmp_path / "pics" / "train" / "dog" / "a.png").unlink()
     with pytest.raises(NotFoundError, match=r"hf/pics train, row 1: the file .*a.png is gone"):
+        list(importer)
+
+
+def test_lists_of_images_are_fields_of_their_own(tmp_path: Path) -> None:
+    """As data sets of conversations about several images have them."""
+    (tmp_path / "a.png").write_bytes(png(1))
+    rows = datasets.Dataset.from_dict(
+        {"images": [[str(tmp_path / "a.png"), {"bytes": png(2), "path": None}], [], [str(tmp_path / "a.png")]]},
+        features=datasets.Features({"images": datasets.Sequence(datasets.Image())}),
+    )
+    expected = [
+        {"images.0": png(1), "images.0.path": b"a.png", "images.1": png(2)}, {},
+        {"images.0": png(1), "images.0.path": b"a.png"},
+    ]  # fmt: skip
+    rows.save_to_disk(tmp_path / "saved")
+    assert [fields for _, fields in of(tmp_path / "saved")] == expected
+    assert open_source(tmp_path / "saved").total == 3
+    from dload.importers.huggingface import HuggingFace
+
+    importer = HuggingFace.__new__(HuggingFace)  # over what isn't saved: only names of files are in the table
+    importer.url, importer._parts = "hf/rows", [("", rows)]
+    from dload.importers.huggingface import _FeatureRows
+
+    importer._rows = _FeatureRows((), None, dict(rows.features))
+    assert [fields for _, fields in importer] == expected
+    assert importer.columns["images.0"] == Column("bytes", "file")
+    (tmp_path / "a.png").unlink()
+    with pytest.raises(NotFoundError, match=r"hf/rows, row 0: the file .*a.png is gone"):
         list(importer)
 
 

@@ -15,7 +15,7 @@ import pytest
 from PIL import Image
 
 from dload.codecs import npy_from
-from dload.errors import ConfigError, DloadError, SampleError
+from dload.errors import ConfigError, DloadError, NotFoundError, SampleError
 from dload.importers import open_source, packed
 from dload.importers.columns import Column
 from dload.importers.target import Request
@@ -91,7 +91,7 @@ def test_mds_options() -> None:
     assert [key for key, _ in open_source(FOREIGN / "mds-images")] == ["00000000", "00000001", "00000002"]
     with pytest.raises(ConfigError, match=r"no column 'nope' — there are '__key__', 'f16'"):
         open_source(FOREIGN / "mds-plain", columns=("nope",))
-    with pytest.raises(ConfigError, match="the key 'free' is ndarray, neither text nor number"):
+    with pytest.raises(ConfigError, match="the key 'free' is ndarray, neither a text nor an integer"):
         open_source(FOREIGN / "mds-plain", key="free")
 
 
@@ -127,6 +127,10 @@ def _cut(file: str) -> Callable[[Path, dict[str, Any]], object]:
         ("mds-back", lambda _, i: i["shards"][0]["raw_data"].update(basename="/etc/passwd"), "leads out of its folder"),
         ("mds-back", lambda _, i: i["shards"][0].update(format="jsonl"), "'jsonl' aren't MDS"),
         ("mds-back", lambda _, i: i["shards"][0].pop("column_sizes"), "is no index of MDS shards: KeyError"),
+        ("mds-back", lambda f, _: (f / "shard.00001.mds").unlink(), r"names shard.00001.mds, which isn't there"),
+        ("mds-zstd", lambda f, _: [x.unlink() for x in f.glob("*.zstd")], r"shard.00000.mds.zstd, which isn't there"),
+        ("litdata-zstd", lambda f, _: (f / "chunk-0-0.bin").unlink(), r"index.json names chunk-0-0.bin, which isn't"),
+        ("litdata-plain", lambda _, i: i["config"].update(data_spec="[1, " + "[" * 9000), "nested too deeply"),
         ("mds-zstd", lambda _, i: i["shards"][0]["raw_data"].update(bytes=100), "grows to more than 100 bytes"),
         ("mds-zstd", lambda _, i: i["shards"][0]["raw_data"]["hashes"].update(sha1="0"), "its sha1 is .* says 0"),
         ("mds-zstd", lambda _, i: i["shards"][0].update(compression="br:3"), "compressed by br:3; zstd, gz and bz2"),
@@ -160,6 +164,12 @@ def test_a_row_that_lies_about_its_sizes_is_named(tmp_path: Path) -> None:
     (folder / "shard.00000.mds").write_bytes(data)
     with pytest.raises(SampleError, match=r"shard.00000.mds, row 0: "):
         list(open_source(folder))
+
+
+def test_what_is_missing_is_seen_before_the_first_row(tmp_path: Path) -> None:
+    folder = damaged("mds-back", tmp_path, lambda folder, _: (folder / "shard.00002.mds").unlink())
+    with pytest.raises(NotFoundError, match=r"index.json names shard.00002.mds, which isn't there"):
+        open_source(folder)
 
 
 def test_a_row_that_is_longer_than_its_columns_is_named(tmp_path: Path) -> None:

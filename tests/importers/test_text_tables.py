@@ -78,16 +78,21 @@ def test_whole_lines_are_kept_byte_for_byte(tmp_path: Path) -> None:
 
 
 BAD_LINES = [
-    ('{"a": 1}\n{"a": "1"}', r"line 2: 'a' is '1', though before it was json; import with --whole-lines"),
+    ('{"a": 1}\n{"a": "1"}', r"line 2: 'a' is '1', though before it was json — .*--whole-lines"),
     ('{"a": 1}\nnot json', r"line 2: Expecting value"),
-    ("[1]", r"line 1: it is no JSON object"),
-    ('{"a": 1, "a": 2}', r"line 1: an object names 'a' twice"),
-    ('{"a": {"b": 1, "b": 2}}', r"line 1: an object names 'b' twice"),
-    ('{"a": 1e400}', r"line 1: the number 1e400 is beyond what a double holds"),
+    ("[1]", r"line 1: it is no JSON object — .* of an array, jq"),
+    ('{"a": 1, "a": 2}', r"line 1: the key 'a' is there twice in one object"),
+    ('{"a": {"b": 1, "b": 2}}', r"line 1: the key 'b' is there twice in one object"),
+    ('{"a": 1e400}', r"line 1: the number 1e400 is too large"),
+    ('{"a": ' + "9" * 5000 + "}", r"line 1: Exceeds the limit \(4300 digits\)"),
+    ('{"a": 1}\n{"a": ' + "[" * 100_000, r"line 2: nested too deeply"),
+    ('{"": 1}', r"line 1: a member has no name, and a field needs one"),
     ('{"a": "\\ud800"}', r"line 1: .*surrogates not allowed"),
     ('{"a": {"dload.base64": "?"}}', r"line 1: 'a' has a 'dload.base64' that is none"),
-    ('{"__key__": "a"}\n{"b": 1}', r"line 2: the key '__key__' must be a text or an integer, got None"),
-    (b'{"a": "\xff"}', r"line 1: 'utf-8' codec can't decode"),
+    ('{"__key__": "a"}\n{"b": 1}', r"line 2: the key '__key__' must be an integer, or a text of 1 to 1,024 b.*None"),
+    ('{"__key__": ""}', r"line 1: the key '__key__' must be .* got ''"),
+    (b'{"a": "\xff"}', r"line 1: not UTF-8 \(byte 7\)"),
+    ('{"a": 1}'.encode("utf-16"), r"line 1: not UTF-8 \(byte 0\)"),
 ]
 
 
@@ -195,12 +200,25 @@ def test_csv_options_and_a_cell_of_ten_megabytes(tmp_path: Path) -> None:
         ('a\n"x', r"behind line \d: unexpected end of data"),
         (b"a\n\xff\n", r"can't decode"),
         ("a,a\n1,2\n", "there are two columns 'a'"),
+        (",a\n0,2\n", r"column 1 of 2 has no name, and a field needs one — .*--columns"),
+        ("__key__,a\nx,1\n,2\n", r"line 3: the key '__key__' must be .* got ''"),
+        ("a;b\n1;2\n", r"names one column alone, 'a;b' — cut it with --delimiter ';'"),
+        ("a\tb\n1\t2\n", r"cut it with --delimiter '\\t'"),
     ],
 )
 def test_a_row_that_can_not_be_represented_is_named(text: str | bytes, message: str, tmp_path: Path) -> None:
     with pytest.raises(DloadError, match=message) as caught:
         of(tree(tmp_path, {"a.csv": text}) / "a.csv")
     assert "a.csv" in str(caught.value)
+
+
+def test_what_stands_between_cells(tmp_path: Path) -> None:
+    tree(tmp_path, {"a.csv": "a;b\n1;2\n", "b.tsv": "a\tb\n1\t2\n", "c.csv": ",a\n0,2\n"})
+    assert of(tmp_path / "a.csv", delimiter=";") == of(tmp_path / "b.tsv") == [("00000000", {"a": b"1", "b": b"2"})]
+    assert of(tmp_path / "a.csv", delimiter=",") == [("00000000", {"a;b": b"1;2"})]
+    assert of(tmp_path / "c.csv", columns=("a",)) == [("00000000", {"a": b"2"})], "pandas wrote it"
+    with pytest.raises(ConfigError, match="--delimiter ';;' is not one character"):
+        of(tmp_path / "a.csv", delimiter=";;")
 
 
 def test_an_empty_csv_and_an_empty_jsonl_have_no_samples(tmp_path: Path) -> None:
@@ -224,6 +242,7 @@ def test_labels_are_the_names_of_folders(tmp_path: Path) -> None:
         ("deep/dog/1", {"jpg": b"d1", "txt": b"t", "label": b"dog"}),
     ]  # fmt: skip
     tree(root, {"top.jpg": b""})
+    assert open_source(root, label_from_folder=True).columns == {"label": Column("text", "string")}
     with pytest.raises(SampleError, match=r"sample 'top' lies in no folder below .*--exclude"):
         of(root, label_from_folder=True)
     assert len(of(root, label_from_folder=True, exclude=["top.jpg"])) == 3
@@ -268,7 +287,7 @@ def test_a_table_beside_the_files(name: str, text: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("file_name,a\nno.jpg,1\n", r"metadata.csv: 1 rows name files that aren't there, as 'no'"),
+        ("file_name,a\nno.jpg,1\n", r"metadata.csv: a row names a file that isn't there, as 'no'"),
         ("name,a\ncat/1.jpg,1\n", r"no column 'file_name'"),
         ("file_name,jpg\ncat/1.jpg,1\n", r"sample 'cat/1' has a file and a value for the field 'jpg'"),
         ("file_name,a\ncat/1.jpg,1\ncat/1.jpg,2\n", r"two rows give sample 'cat/1' a field 'a'"),
@@ -322,10 +341,56 @@ def test_what_a_source_is(tmp_path: Path) -> None:
         open_source(tmp_path, "zip")
     with pytest.raises(ConfigError, match=r"no file ends in .tar or .tar.gz"):
         open_source(tmp_path / "j", "webdataset")
-    tree(tmp_path, {"lines.txt": '{"a": 1}'})
+    with pytest.raises(ConfigError, match=r"of several kinds, csv, jsonl: a.jsonl, b.csv — import one kind at a time"):
+        open_source(f"{tmp_path}/m/*")
+    with pytest.raises(ConfigError, match=r"--include 'mystery.xyz'"):
+        open_source(tmp_path / "mystery.xyz")
+    with pytest.raises(ConfigError, match="the source has no name"):
+        open_source("")
+    tree(tmp_path, {"lines.txt": '{"a": 1}', "x.json": "[]"})
+    with pytest.raises(ConfigError, match=r"x.json — if each line is an object: --format jsonl"):
+        open_source(tmp_path / "x.json")
     assert of(tmp_path / "lines.txt", "jsonl") == [("00000000", {"a": b"1"})]
     with pytest.raises(ConfigError, match="--shard-keys makes no sense for a source of the kind jsonl"):
         open_source(tmp_path / "j", shard_keys=True)
+
+
+def test_a_key_hangs_on_how_the_source_is_named_not_on_how_many_files_there_are(tmp_path: Path) -> None:
+    """A pattern that one file fits today and two tomorrow gives the first the same keys."""
+    tree(tmp_path, {"a.jsonl": "{}"})
+    assert [key for key, _ in of(tmp_path / "a.jsonl")] == ["00000000"]
+    assert [key for key, _ in of(f"{tmp_path}/*.jsonl")] == [key for key, _ in of(tmp_path)] == ["a/00000000"]
+    tree(tmp_path, {"b.jsonl": "{}"})
+    assert [key for key, _ in of(f"{tmp_path}/*.jsonl")] == ["a/00000000", "b/00000000"]
+
+
+@pytest.mark.parametrize(
+    ("files", "kind", "message"),
+    [
+        ({}, "mds", "there is no index.json — name the folder that it is in"),
+        ({}, "litdata", "there is no index.json"),
+        ({}, "tfds", "there is no dataset_info.json"),
+        ({}, "hf", "is no data set that save_to_disk wrote"),
+        ({}, "jsonl", "no file ends in .jsonl .*: it is empty"),
+        ({"x.txt": ""}, "csv", "no file ends in .csv .*: there are x.txt"),
+        ({"index.json": "{", "shard.00000.mds": ""}, None, "index.json is damaged"),
+        ({"index.json": "[]", "chunk-0-0.bin": ""}, None, "index.json is damaged: no JSON object"),
+        ({"index.json": '{"a": 1, "a": 2}', "chunk-0-0.bin": ""}, None, "the key 'a' is there twice"),
+        ({"index.json": "[" * 100_000, "chunk-0-0.bin": ""}, None, "index.json is damaged: nested too deeply"),
+    ],
+)
+def test_a_folder_that_is_not_what_was_meant_says_so(
+    files: dict[str, str], kind: str | None, message: str, tmp_path: Path
+) -> None:
+    (tmp_path / "d").mkdir()
+    with pytest.raises(DloadError, match=message) as caught:
+        open_source(tree(tmp_path / "d", files), kind)
+    assert str(tmp_path / "d") in str(caught.value) and caught.value.remedy
+
+
+def test_a_folder_with_an_index_of_its_own_is_a_folder(tmp_path: Path) -> None:
+    root = tree(tmp_path, {"index.json": "no JSON", "a.txt": "x"})
+    assert of(root) == [("a", {"txt": b"x"}), ("index", {"json": b"no JSON"})]
 
 
 def test_a_compressed_line_that_grows_without_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
