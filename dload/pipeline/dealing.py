@@ -14,7 +14,7 @@ from dload.pipeline.cursors import PlaceCursor, SteadyCursor
 from dload.pipeline.elementwise import Elementwise
 from dload.pipeline.lanes import Grid, Lane
 from dload.pipeline.node import Node, finite
-from dload.pipeline.order import left_out
+from dload.pipeline.order import home_starts, left_out
 from dload.pipeline.places import LanePlaces, PickedPlaces, Places, places_of
 from dload.pipeline.ramp import Cuts, Stage
 from dload.pipeline.reorder import Repeat, Shuffle, passes_of
@@ -151,7 +151,7 @@ class Deal:
         if self._length is None:
             return self.top
         if self.continues:
-            return _Epochs(self.top)
+            return _Epochs(self.top, self.grid)
         left_out = self._length % self.grid.B
         return _WholeSteps(self.top, self.grid.B) if self.ends == "drop" and left_out else self.top
 
@@ -189,12 +189,25 @@ class _Onward(Cursor):
 
 
 class _Epochs(Repeat):
-    """Epoch after epoch, without end."""
+    """Epoch after epoch, without end. An epoch may begin and end inside a step, and then lanes have unequal slices of
+    it: its homes are what these slices make of it, so that no lane reads of another home."""
 
     kind = "epochs"
 
+    def __init__(self, parent: Node, grid: Grid) -> None:
+        super().__init__(parent)
+        self._grid, self._each = grid, finite(parent, "an epoch")
+
     def below(self, epoch: Epoch, number: int) -> Epoch:
         return (number,)
+
+    def inside(self, run: Run, number: int) -> Run:
+        if run.homes == 1:
+            return run
+        assert isinstance(run.homes, int)
+        low, columns = number * self._each, self._grid.C // run.homes
+        starts = [self._grid.slice(home * columns, low, low + self._each)[0] - low for home in range(run.homes)]
+        return replace(run, homes=(*starts, self._each))
 
     def fetch(self, run: Run, epoch: Epoch, places: Sequence[int]) -> list[Any]:
         if isinstance(places, WovenPlaces):  # all of one epoch
@@ -217,7 +230,7 @@ class _Epochs(Repeat):
 class _WholeSteps(Node):
     """An epoch of whole steps: so many places are left out that the rest divides by `batch`. Where the top is a shuffle
     (under element-wise nodes only) each home leaves out some in a row, from a place that is drawn for each epoch; else
-    they are the last."""
+    they are the last, and all of the last home."""
 
     kind = "whole_steps"
 
@@ -255,10 +268,16 @@ class _WholeSteps(Node):
         return [place + before[bisect_right(begins, place)] for place in places]
 
     def fetch(self, run: Run, epoch: Epoch, places: Sequence[int]) -> list[Any]:
-        return self._top.fetch(run, epoch, self._below(run, epoch, places))
+        return self._top.fetch(self._inside(run), epoch, self._below(run, epoch, places))
 
     def identities(self, run: Run, epoch: Epoch, places: Sequence[int]) -> list[int]:
-        return self._top.identities(run, epoch, self._below(run, epoch, places))
+        return self._top.identities(self._inside(run), epoch, self._below(run, epoch, places))
+
+    def _inside(self, run: Run) -> Run:
+        if self._shuffle is not None or run.homes == 1:
+            return run
+        assert self.length is not None
+        return replace(run, homes=(*home_starts(run.homes, self.length)[:-1], self._each))
 
     def part(self, place: int) -> tuple[int, int | None]:
         if self._shuffle is not None:
@@ -273,6 +292,7 @@ class _WholeSteps(Node):
 
     def demand(self, run: Run, epoch: Epoch, start: int, stop: int) -> Iterator[Need]:
         begins, before = self._kept(run, epoch)
+        run = self._inside(run)
         assert self.length is not None
         borders = [0, *begins, self.length]
         for (low, high), count in zip(pairwise(borders), before, strict=True):

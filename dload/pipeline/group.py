@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import cached_property
 from itertools import chain
 from operator import getitem
@@ -13,6 +14,7 @@ from dload.pipeline.failures import OnError
 from dload.pipeline.fallible import Fallible
 from dload.pipeline.gathering import ExpandCursor, GroupCursor, grouped
 from dload.pipeline.node import Node, each, finite, function, whole_number
+from dload.pipeline.order import home_starts
 from dload.pipeline.outside import OutsideCursor, ScanCursor
 from dload.pipeline.promises import Lazy
 from dload.pipeline.reorder import Take
@@ -77,12 +79,20 @@ class Windows(Node):
             return super().total
         return below // self.size if self.drop_last and self.stride == self.size else None
 
+    def _below(self, run: Run) -> Run:
+        """The run in what lists are made of: homes begin where lists do."""
+        own, below = self.length, self.parents[0].length
+        if run.homes == 1 or own is None or below is None:
+            return run
+        starts = [min(start * self.stride, below) for start in home_starts(run.homes, own)[:-1]]
+        return replace(run, homes=(*starts, below))
+
     def _members(self, place: int) -> range:
         start, below = place * self.stride, self.parents[0].length
         return range(start, start + self.size if below is None else min(below, start + self.size))
 
     def fetch(self, run: Run, epoch: Epoch, places: Sequence[int]) -> list[Any]:
-        groups = [self._members(place) for place in places]
+        groups, run = [self._members(place) for place in places], self._below(run)
         if self.stride == self.size and isinstance(places, range) and places.step == 1 and groups:
             items = self.parents[0].fetch(run, epoch, range(groups[0].start, groups[-1].stop))
         else:
@@ -111,6 +121,7 @@ class Windows(Node):
         return -(-self.parents[0].together // self.size)
 
     def identities(self, run: Run, epoch: Epoch, places: Sequence[int]) -> list[int]:
+        run = self._below(run)
         return [hash64(*self.parents[0].identities(run, epoch, self._members(place))) for place in places]
 
     def units(self) -> list[int]:
@@ -137,7 +148,7 @@ class Windows(Node):
         if start >= stop:
             return
         low, high = start * self.stride, self._members(stop - 1).stop
-        for need in self.parents[0].demand(run, epoch, low, high):
+        for need in self.parents[0].demand(self._below(run), epoch, low, high):
             first = max(start, -(-(need.first - self.size + 1) // self.stride))
             last = min(stop, (need.last - 1) // self.stride + 1)
             if first < last:

@@ -5,8 +5,9 @@ and v are uniform in [0, 1). Rows come by key, ties by place. So rows are permut
 n ranks behind it, and the rows around any position come from the few units that can reach it: finding them reads no
 data and keys no other unit.
 
-Homes: home h of H holds places [hT/H, (h+1)T/H) of a base order of the units that is drawn once from the seed. Each
-epoch permutes and spreads inside the homes, so that what a machine has cached stays its own from epoch to epoch.
+Homes: home h of H holds places [hT/H, (h+1)T/H) of a base order of the units that is drawn once from the seed, or
+those that it is given. Each epoch permutes and spreads inside the homes, so that what a machine has cached stays its
+own from epoch to epoch.
 """
 
 from __future__ import annotations
@@ -32,21 +33,29 @@ _CURSORS = 64  # at most, and fewer where windows are large: together they hold 
 _CURSOR_ROWS = 1 << 19
 
 
-def home_starts(homes: int, length: int) -> list[int]:
+Homes = int | tuple[int, ...]
+"""How many homes there are; or, for orders of one length, the first position of each and, last, that length."""
+
+
+def home_starts(homes: Homes, length: int) -> list[int]:
     """The first position of each home and, last, the length."""
+    if isinstance(homes, tuple):
+        if homes[-1] == length:
+            return list(homes)
+        homes = len(homes) - 1
     return [home * length // homes for home in range(homes + 1)]
 
 
 @lru_cache(64)
-def left_out(seed: int, epoch: tuple[int, ...], length: int, batch: int, homes: int) -> tuple[tuple[int, int], ...]:
+def left_out(seed: int, epoch: tuple[int, ...], length: int, batch: int, homes: Homes) -> tuple[tuple[int, int], ...]:
     """The places that an epoch of whole batches under a shuffle leaves out, as stretches (first, count) in order; they
-    are length % batch in all. `homes` divides `batch`.
+    are length % batch in all. The number of homes divides `batch`.
 
     Each home leaves out its own, from a place drawn for each epoch, so that all keep equally many: then no lane, which
     is a slice of what is kept, reads of another home.
     """
     borders = home_starts(homes, length)
-    each = (length - length % batch) // homes
+    each = (length - length % batch) // (len(borders) - 1)
     place = hash64(seed, epoch, "drop") % (each + 1)
     return tuple((first + place, stop - first - each) for first, stop in pairwise(borders) if stop - first > each)
 
@@ -213,7 +222,7 @@ class DisplacedOrder:
     position is sought, which keys the units within n rows of it. For one thread at a time.
     """
 
-    def __init__(self, sizes: Sequence[int], seed: int, epoch: tuple[int, ...], homes: int, n: int) -> None:
+    def __init__(self, sizes: Sequence[int], seed: int, epoch: tuple[int, ...], homes: Homes, n: int) -> None:
         self.sizes, self.seed, self.epoch, self.n = sizes, seed, epoch, n
         self.starts = list(accumulate(sizes, initial=0))
         self.length = self.starts[-1]
@@ -342,7 +351,7 @@ class FullOrder:
     With one home, of all places. Everything may be needed at any position.
     """
 
-    def __init__(self, n: int, seed: int, epoch: tuple[int, ...], homes: int) -> None:
+    def __init__(self, n: int, seed: int, epoch: tuple[int, ...], homes: Homes) -> None:
         self.length = n
         self._borders = home_starts(homes, n)
         self._permutations = [

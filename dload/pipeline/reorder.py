@@ -11,7 +11,7 @@ from dload.errors import ConfigError
 from dload.pipeline.endless import EndlessOrder
 from dload.pipeline.gathering import BufferCursor
 from dload.pipeline.node import Node, assembled, finite, pieces, seed_given, whole_number
-from dload.pipeline.order import DisplacedOrder, FullOrder
+from dload.pipeline.order import DisplacedOrder, FullOrder, Homes
 from dload.pipeline.running import Cursor, Epoch, Need, Run
 from dload.pipeline.streams import RepeatCursor, SkipCursor, TakeCursor
 from dload.randomness import hash64
@@ -36,7 +36,7 @@ class Shuffle(Node):
         self.size = whole_number(size, "the size of a shuffle", 1)
         self.seed = seed_given(seed)
         self.full = full
-        self._orders: dict[tuple[int, Epoch, int], _Order] = {}
+        self._orders: dict[tuple[int, Epoch, Homes], _Order] = {}
         if full and not parent.indexed:
             raise ConfigError(
                 "a full shuffle needs a pipeline with places, and this one can only be streamed",
@@ -242,6 +242,10 @@ class Repeat(Node):
         """The epoch of a pass."""
         return (*epoch, number)
 
+    def inside(self, run: Run, number: int) -> Run:
+        """The run in a pass."""
+        return run
+
     def _pass_of(self, place: int) -> tuple[int, int, int]:
         each = finite(self.parents[0], "repeat")
         number = place // each
@@ -250,13 +254,17 @@ class Repeat(Node):
     def fetch(self, run: Run, epoch: Epoch, places: Sequence[int]) -> list[Any]:
         parent = self.parents[0]
         return assembled(
-            places, self._pass_of, lambda number, below: parent.fetch(run, self.below(epoch, number), below)
+            places,
+            self._pass_of,
+            lambda number, below: parent.fetch(self.inside(run, number), self.below(epoch, number), below),
         )
 
     def identities(self, run: Run, epoch: Epoch, places: Sequence[int]) -> list[int]:
         parent = self.parents[0]
         return assembled(
-            places, self._pass_of, lambda number, below: parent.identities(run, self.below(epoch, number), below)
+            places,
+            self._pass_of,
+            lambda number, below: parent.identities(self.inside(run, number), self.below(epoch, number), below),
         )
 
     def units(self) -> list[int]:
@@ -273,7 +281,8 @@ class Repeat(Node):
             number, base, end = self._pass_of(start)
             end = min(stop, end)
             idle += 1
-            for need in self.parents[0].demand(run, self.below(epoch, number), start - base, end - base):
+            within = self.inside(run, number)
+            for need in self.parents[0].demand(within, self.below(epoch, number), start - base, end - base):
                 yield Need(need.first + base, need.last + base, need.source, need.shard)
                 idle = 0
             start = end

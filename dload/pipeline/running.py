@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from dload.pipeline.failures import Failures
 from dload.pipeline.lanes import Lane
+from dload.pipeline.order import Homes
 from dload.pipeline.promises import Workers
 from dload.randomness import hash64
 
@@ -77,7 +78,7 @@ class Run:
 
     seed: int
     rows: Rows
-    homes: int = 1
+    homes: Homes = 1
     paths: dict[int, str] = field(default_factory=dict)  # id of a node -> where it stands: `paths_of`
     lane: Lane = field(default_factory=Lane)
     failures: Failures = field(default_factory=Failures)
