@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -36,6 +37,10 @@ class Engine(Protocol):
         """Epoch 0 of the pipeline, in its order, as parts that are in the store (see `dload.repo.parts`). Called when
         the version that will hold them has its lease."""
         ...
+
+
+# By the names that users give them. They stand above this room, so they are found when they are asked for.
+ENGINES = {"ray": "dload.ray"}
 
 
 @dataclass(frozen=True)
@@ -81,7 +86,7 @@ def derive(
     *,
     tag: object = None,
     view: bool = False,
-    engine: Engine | None = None,
+    engine: Engine | str | None = None,
     progress: Callable[[str], object] | None = None,
 ) -> Dataset:
     """See `Repository.derive`."""
@@ -97,10 +102,26 @@ def derive(
     if view:
         made = commit_view(job.history, name, selection(pipe), job.told(tell=options.tell or progress)).manifest
     elif engine is not None:
-        made = _by_engine(job, engine, progress)
+        made = _by_engine(job, _engine(engine), progress)
     else:
         return Dataset(repo, _by_this_machine(job, progress))
     return Dataset(repo, job.published(made, known))
+
+
+def _engine(given: Engine | str) -> Engine:
+    if not isinstance(given, str):
+        return given
+    if given not in ENGINES:
+        raise ConfigError(f"there is no engine {given!r}", remedy=f"there is {', '.join(map(repr, ENGINES))}")
+    try:
+        found: Engine = importlib.import_module(ENGINES[given]).Engine()
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.startswith("dload"):
+            raise
+        raise ConfigError(
+            f"the engine {given!r} needs the package {error.name}", remedy=f"pip install 'dload-ml[{given}]'"
+        ) from error
+    return found
 
 
 def _by_engine(job: _Job, engine: Engine, progress: Callable[[str], object] | None) -> Manifest:

@@ -262,7 +262,7 @@ class Repository:
         codecs: Mapping[str, str] | None = None,
         workers: int = 1,
         view: bool = False,
-        engine: Engine | None = None,
+        engine: Engine | str | None = None,
     ) -> Dataset:
         """The output of a pipeline of samples as a version of data set `name`: run once, then the same for everybody.
 
@@ -273,7 +273,8 @@ class Repository:
 
         `workers` pack and send, and where the pipeline keeps places as many processes compute it; the result is the
         same. `view`: of a pipeline that only leaves samples out, the numbers of those that stay are stored, no bytes.
-        `engine`: what computes it in place of this machine.
+        `engine`: what computes it in place of this machine: "ray" (see `dload.ray.Engine`; the extra `ray`), or an
+        object of one's own. What it can't share among machines it refuses.
 
         Raises ValueError, with what to do, where the pipeline has no fingerprint; SampleError where it gives something
         else than samples; and as `commit`.

@@ -249,7 +249,7 @@ class _Writing:
 
     def _take(self, part: Part, draft: _Draft, check: KeyCheck, first: int) -> int:
         """Shards that are there already; returns the number of the sample behind them."""
-        done = [ShardDone(len(draft.shards), shard, sent=False) for shard in part.shards]
+        done = [ShardDone(number, shard, sent=False) for number, shard in enumerate(part.shards, len(draft.shards))]
         for each in done:
             draft.add(each)
             if self.options.report is not None:

@@ -200,7 +200,7 @@ def groups(items: Iterable[Item], packing: Packing) -> Iterator[list[Item]]:
             validate_key(key)
             size = sample_size(key, {}) + sum(item.sizes.values())
         else:
-            key, fields = _as_sample(item, ordinal)
+            key, fields = as_sample(item, ordinal)
             names, size = tuple(fields), sample_size(key, fields)
         if cutter.begins(key, size, names):
             yield group
@@ -210,7 +210,8 @@ def groups(items: Iterable[Item], packing: Packing) -> Iterator[list[Item]]:
         yield group
 
 
-def _as_sample(item: object, ordinal: int) -> tuple[str, Mapping[str, bytes]]:
+def as_sample(item: object, ordinal: int | str) -> tuple[str, Mapping[str, bytes]]:
+    """The item, if it has the form of a sample. Raises SampleError, which names it by `ordinal`."""
     if not isinstance(item, tuple) or len(item) != 2 or not isinstance(item[1], Mapping):
         raise SampleError(f"sample {ordinal} is not a sample: expected (key, {{field: bytes}}), got {item!r:.200}")
     validate_key(item[0])
