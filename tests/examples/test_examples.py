@@ -13,6 +13,7 @@ ROOT = Path(__file__).parents[2]
 ELSEWHERE = {  # with arguments, and only where their extras are installed
     "jax_global_arrays": "tests/jax/test_loader.py",
     "jax_without_import": "tests/providers/test_example.py",
+    "ray_train": "tests/ray/test_train.py",
 }
 EXAMPLES = [path for path in sorted((ROOT / "examples").glob("*.py")) if path.stem not in ELSEWHERE]
 
