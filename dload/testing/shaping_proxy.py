@@ -9,6 +9,8 @@ It runs as a process of its own, so that it takes nothing of the interpreter of 
 
 Bytes pass as they are, so signatures hold. Latency is one way, in seconds, and delays bytes without making them fewer;
 rates are bytes a second, each direction for itself, of one connection and of all together (0: as fast as they come).
+It counts what passes: a request is a beginning of HTTP/1.1 that a client says first, or after the server has spoken.
+For each line on its standard input it writes the counts as a line of JSON.
 """
 
 from __future__ import annotations
@@ -16,13 +18,25 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import json
 import subprocess
 import sys
 import urllib.parse
 from collections import deque
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
+_METHODS = (b"GET ", b"PUT ", b"POST ", b"HEAD ", b"DELETE ")
 _AHEAD = 1 << 20  # bytes that a line takes in beyond those that are on their way: a socket's buffer
+
+
+@dataclass
+class Traffic:
+    """What has passed since the proxy began: requests, bytes to the server, bytes to the clients."""
+
+    requests: int = 0
+    up: int = 0
+    down: int = 0
 
 
 class ShapingProxy:
@@ -39,7 +53,8 @@ class ShapingProxy:
         command = [sys.executable, "-m", __spec__.name, self._target]
         command += [f"--{name}={value}" for name, value in self._numbers.items()]
         tree = Path(__file__).resolve().parents[2]
-        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=tree)
+        pipe = subprocess.PIPE
+        self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, cwd=tree)
         assert self._process.stdout is not None
         self.url = self._process.stdout.readline().strip()
         if not self.url:
@@ -49,8 +64,16 @@ class ShapingProxy:
     def __exit__(self, *_: object) -> None:
         self._process.kill()
         self._process.wait()
-        assert self._process.stdout is not None
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.close()
         self._process.stdout.close()
+
+    def traffic(self) -> Traffic:
+        """What has passed so far."""
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.write("\n")
+        self._process.stdin.flush()
+        return Traffic(**json.loads(self._process.stdout.readline()))
 
 
 class _Rate:
@@ -159,10 +182,18 @@ class _End(asyncio.Protocol):
 class _NearEnd(_End):
     """The end of the client, whose coming opens the connection to the server."""
 
-    def __init__(self, target: tuple[str, int], up: _Line, down: _Line) -> None:
+    def __init__(self, target: tuple[str, int], up: _Line, down: _Line, traffic: Traffic) -> None:
         super().__init__(up, down)
         self._target = target
+        self._traffic = traffic
         self._opening: asyncio.Task[None] | None = None
+        self.turn = True  # the client's, to begin a request
+
+    def data_received(self, data: bytes) -> None:
+        self._traffic.up += len(data)
+        self._traffic.requests += self.turn and data.startswith(_METHODS)
+        self.turn = False
+        super().data_received(data)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
@@ -171,25 +202,50 @@ class _NearEnd(_End):
     async def _open(self, near: asyncio.BaseTransport) -> None:
         loop = asyncio.get_running_loop()
         try:
-            await loop.create_connection(lambda: _End(self._said, self._heard), *self._target)
+            await loop.create_connection(lambda: _FarEnd(self._said, self._heard, self, self._traffic), *self._target)
         except OSError:
             near.close()
+
+
+class _FarEnd(_End):
+    """The end of the server."""
+
+    def __init__(self, heard: _Line, said: _Line, client: _NearEnd, traffic: Traffic) -> None:
+        super().__init__(heard, said)
+        self._client = client
+        self._traffic = traffic
+
+    def data_received(self, data: bytes) -> None:
+        self._traffic.down += len(data)
+        self._client.turn = True
+        super().data_received(data)
 
 
 async def _serve(target: str, latency: float, connection_rate: float, total_rate: float) -> None:
     parts = urllib.parse.urlsplit(target)
     address = (parts.hostname or "127.0.0.1", parts.port or 80)
     total_up, total_down = _Rate(total_rate), _Rate(total_rate)
+    traffic = Traffic()
 
     def connection() -> _NearEnd:
         up, down = (_Line(latency, connection_rate, total) for total in (total_up, total_down))
         up.back, down.back = down, up
-        return _NearEnd(address, up, down)
+        return _NearEnd(address, up, down, traffic)
 
     server = await asyncio.get_running_loop().create_server(connection, "127.0.0.1", 0, backlog=256)
     sys.stdout.write(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}\n")
     sys.stdout.flush()
+    with contextlib.suppress(PermissionError):  # a file or /dev/null, which nobody asks by
+        asyncio.get_running_loop().add_reader(sys.stdin, _tell, traffic)
     await server.serve_forever()
+
+
+def _tell(traffic: Traffic) -> None:
+    if sys.stdin.readline():
+        sys.stdout.write(json.dumps(asdict(traffic)) + "\n")
+        sys.stdout.flush()
+    else:
+        asyncio.get_running_loop().remove_reader(sys.stdin)
 
 
 def main() -> None:
