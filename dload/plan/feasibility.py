@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 
 from dload.pipeline.combine import Zip
 from dload.pipeline.elementwise import Prefetch
@@ -76,9 +77,10 @@ def check(top: Node, run: Run, limit_of: Callable[[Samples], CacheLimit], lanes:
     found = [_Verdict(limits[name], use, asked) for name, use in needed.items()]
     if not found:
         return PlanReport(True, ["fits: no data set is read"])
-    lines = [line for verdict in found for line in verdict.lines(top)] + _lane_lines(top, run, lanes)
-    residents = [resident for verdict in found for resident in verdict.residents()]
     ok, prefetch = all(verdict.fits for verdict in found), min(verdict.depth for verdict in found)
+    further = _further(top, run, lanes or [run.lane], max(verdict.depth for verdict in found)) if ok else 0
+    lines = [line for verdict in found for line in verdict.lines(top, further)] + _lane_lines(top, run, lanes)
+    residents = [resident for verdict in found for resident in verdict.residents()]
     return PlanReport(ok, lines, residents, sum(use.bytes for use in needed.values()), prefetch)
 
 
@@ -110,7 +112,8 @@ class _Verdict:
     def residents(self) -> list[Resident]:
         return [Resident(_title(source), shards, size, largest_of(source)) for source, shards, size in self._sources]
 
-    def lines(self, top: Node) -> list[str]:
+    def lines(self, top: Node, further: int) -> list[str]:
+        """`further`: how many shards a cursor has to fetch beyond those that it begins with, if they are few."""
         needed, limit = self.use.bytes, self._limit
         lines = [
             f"{'fits' if self.fits else 'does not fit'}: {format_size(needed)} ({needed} bytes) must be in "
@@ -121,8 +124,32 @@ class _Verdict:
             lines.append(f"  {_title(source)}: {shards} of {count} shards at a time, {format_size(size)}")
         if not self.fits:
             return lines + _remedies(top, needed + limit.beside)
+        if further < self.depth:
+            others = "the other one" if further == 1 else f"the {further} others" if further else "none, all are in use"
+            return [*lines, f"  fetched ahead: {others}"]
         asked = "" if self.depth == self._asked else f" ({self._asked} asked for)"
         return [*lines, f"  fetched ahead: up to {self.depth} shards{asked}"]
+
+
+def _further(top: Node, run: Run, lanes: Sequence[Lane], most: int) -> int:
+    """How many shards a cursor has to fetch beyond those that its first element needs; counted up to `most`."""
+    enough = most + sum(
+        len(source.manifest.shards) for source in sources_of(top)
+    )  # needs without end are the same ones
+    found = 0
+    for node in index_tops(top):
+        for lane in lanes:
+            first, others = set(), set()
+            for need in islice(of_lane(node, run, lane), enough):
+                shard = id(need.source), need.shard
+                if need.first <= 0:
+                    first.add(shard)
+                elif shard not in first:
+                    others.add(shard)
+                    if len(others) >= most:
+                        return most
+            found = max(found, len(others))
+    return found
 
 
 def _ahead(source: Samples) -> int:

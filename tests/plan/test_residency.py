@@ -7,7 +7,7 @@ import pytest
 from dload.pipeline.combine import Concat, Zip
 from dload.pipeline.group import Filter, Windows
 from dload.pipeline.node import Node, Run, paths_of
-from dload.pipeline.reorder import Shuffle, Skip, Take
+from dload.pipeline.reorder import Repeat, Shuffle, Skip, Take
 from dload.pipeline.sources import Samples
 from dload.plan import CacheLimit, PlanReport, check
 from dload.testing.pipelines import MemoryRows, made_source
@@ -105,6 +105,25 @@ def test_of_two_limits_of_one_cache_the_smaller_holds() -> None:
     assert not report.ok
     assert "(4000 bytes) must be in the cache at once" in report.message
     assert "a budget of at least 4076 bytes" in report.message
+
+
+@pytest.mark.parametrize(
+    ("top", "said"),
+    [
+        (made_source([50], "one"), "none, all are in use"),
+        (Repeat(made_source([50], "one")), "none, all are in use"),
+        (made_source([50] * 4, "four"), "the 3 others"),
+        (Shuffle(made_source([50] * 4, "four"), 1000), "none, all are in use"),
+        (made_source([50] * 16, "sixteen"), "up to 15 shards"),
+        (Take(made_source([50] * 100, "many"), 120), "the 2 others"),
+        (Take(made_source([50] * 100, "many"), 20), "none, all are in use"),
+        (Repeat(made_source([50] * 100, "many")), "up to 15 shards"),
+        (Concat(made_source([50], "one"), made_source([50], "another")), "the other one"),
+        (Filter(made_source([50] * 3, "three"), kept), "the 2 others"),
+    ],
+)
+def test_it_says_what_will_be_fetched_ahead(top: Node, said: str) -> None:
+    assert f"fetched ahead: {said}" in planned(top).lines[-1]
 
 
 @pytest.mark.parametrize(("spare", "ahead"), [(0, 0), (19, 0), (20, 1), (59, 2), (60, 3), (1000, 3)])

@@ -259,7 +259,7 @@ def test_the_plan_names_sources_figures_and_demand(repo: Repository) -> None:
     report = pipe.check()
     assert report.ok
     assert {resident.source.partition("@")[0] for resident in report.residents} == {"speech", "noise"}
-    assert "fetched ahead: up to 15 shards" in report.message
+    assert "fetched ahead: the 6 others" in report.message
     text = pipe.explain()
     assert "window(size=10, stride=10, drop_last=False) — index tier, 30 elements" in text
     assert "speech shard" in text
