@@ -357,7 +357,8 @@ class ShardCache:
     # ---- the whole
 
     def used_bytes(self) -> int:
-        """Bytes of the shards that are there (reads the directory)."""
+        """Bytes of the shards that are there. Reads the directory, and not at one moment: while shards come and go, one
+        that has made room and the one that it made room for may both count."""
         return sum(entry.size for entry in self._shards())
 
     def room_for_shards(self) -> int | None:
