@@ -1,47 +1,140 @@
-"""What the documents show runs: every fragment of a document in turn, in one empty folder."""
+"""What the documents show runs: the fragments of a document in turn, in one folder. Those that stand there as a file's
+contents (title="...") are written, and run only where the document runs them; so isn't what other tools' code was."""
 
 from __future__ import annotations
 
+import io
 import os
 import re
+import shutil
 import subprocess
 import sys
+import tarfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from PIL import Image
+
+import dload
+from dload.testing.s3_server import S3Server
 
 ROOT = Path(__file__).parent.parent
+FOREIGN = ROOT / "tests/importers/foreign"
 FRAGMENT = re.compile(r'^```(bash|python)(?: title="([^"]+)")?\n(.*?)^```$', re.MULTILINE | re.DOTALL)
 
 
-def fragments(document: str) -> list[tuple[str, str | None, str]]:
+def fragments(text: str) -> list[tuple[str, str | None, str]]:
     """Language, the file that it is to be saved as, text."""
-    return [found.groups() for found in FRAGMENT.finditer((ROOT / document).read_text())]
+    return [found.groups() for found in FRAGMENT.finditer(text)]
 
 
 def environment(home: Path) -> dict[str, str]:
     """As on a machine where dload was just installed: no settings, its programs on the path."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("DLOAD_", "AWS_", "R2_"))}
-    folders = {f"XDG_{kind}_HOME": str(home / kind.lower()) for kind in ("DATA", "CACHE", "CONFIG")}
+    folders = {f"XDG_{kind}_HOME": str(home / kind.lower()) for kind in ("DATA", "CACHE", "CONFIG", "STATE")}
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     return {**clean, **folders, "HOME": str(home), "PATH": path, "NO_COLOR": "1"}
 
 
-@pytest.mark.parametrize("document", ["TUTORIAL.md"])
-def test_every_fragment_runs(document: str, tmp_path: Path) -> None:
-    work = tmp_path / "work"
-    work.mkdir()
+def run(text: str, work: Path, **more: str) -> None:
+    """Every fragment of a text in `work`, with further environment variables."""
     program = ""  # all that Python has been shown so far: later fragments use what earlier ones define
-    for language, title, text in fragments(document):
+    for language, title, fragment in fragments(text):
         if title is not None:
-            (work / title).write_text(text)
+            (work / title).write_text(fragment)
             continue
         if language == "bash":
-            command = ["bash", "-euo", "pipefail", "-c", text]
+            command = ["bash", "-euo", "pipefail", "-c", fragment]
         else:
-            program += text
+            program += fragment
             command = [sys.executable, "-c", program]
-        done = subprocess.run(
-            command, cwd=work, env=environment(tmp_path), capture_output=True, text=True, timeout=200, check=False
-        )
-        assert done.returncode == 0, f"{text}\n{done.stdout}\n{done.stderr}"
+        known = {**environment(work.parent), **more}
+        done = subprocess.run(command, cwd=work, env=known, capture_output=True, text=True, timeout=250, check=False)
+        assert done.returncode == 0, f"{fragment}\n{done.stdout}\n{done.stderr}"
+
+
+@pytest.fixture
+def work(tmp_path: Path) -> Path:
+    folder = tmp_path / "work"
+    folder.mkdir()
+    return folder
+
+
+def test_every_fragment_of_the_tutorial_runs(work: Path) -> None:
+    run((ROOT / "TUTORIAL.md").read_text(), work)
+
+
+def test_the_five_minutes_of_the_readme_run(work: Path, s3_server: S3Server) -> None:
+    ((_, section),) = re.findall(r"^## (Five minutes)\n(.*?)^## ", (ROOT / "README.md").read_text(), re.M | re.S)
+    for number in range(40):
+        path = work / "photos/2024" / f"robin-{number}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(jpeg(number))
+        path.with_suffix(".json").write_text('{"species": "robin"}')
+    bucket = f"readme-{os.urandom(6).hex()}"
+    s3_server.make_bucket(bucket)
+    section = section.replace("https://ACCOUNT.r2.cloudflarestorage.com", s3_server.endpoint_url)
+    run(section.replace("my-data", bucket), work, **s3_server.environment())
+    s3_server.drop_bucket(bucket)
+
+
+# ---- migrating: the data as the other tool left it
+def jpeg(number: int) -> bytes:
+    data = io.BytesIO()
+    Image.new("RGB", (8, 8), (number * 5, 100, 50)).save(data, "JPEG")
+    return data.getvalue()
+
+
+def old_bucket(work: Path) -> None:
+    """A store that dload-ml 0.3 wrote, and a project that names it."""
+    shutil.copytree(ROOT / "tests/golden/format1", work / "old")
+    (work / "dload.toml").write_text('[remote]\nstore = "old"\n')
+
+
+def mds(work: Path) -> None:
+    """Byte for byte what MDSWriter writes: tests of the exporter see to that."""
+    repo = dload.Repository.open(work.parent / "made", cache_dir=work.parent / "made-cache")
+    samples = [(str(number), {"image": jpeg(number), "label": str(number).encode()}) for number in range(64)]
+    columns = {"image": {"codec": "bytes"}, "label": {"codec": "json", "type": {"int": 64}}}
+    repo.commit("images", samples, meta={"columns": columns})
+    command = ["export", "images", "--to", str(work / "my-mds-dataset"), "--format", "mds"]
+    store = ["--store", str(work.parent / "made"), "--cache-dir", str(work.parent / "made-cache")]
+    subprocess.run([sys.executable, "-m", "dload", *store, *command], check=True, capture_output=True, cwd=work)
+
+
+def litdata(work: Path) -> None:
+    shutil.copytree(FOREIGN / "litdata-plain", work / "my-optimized-dataset")
+
+
+def webdataset(work: Path) -> None:
+    (work / "shards").mkdir()
+    for name in (*(f"train-{number:06}" for number in range(4)), "val-000000"):
+        with tarfile.open(work / f"shards/{name}.tar", "w") as tar:
+            for number in range(8):
+                for suffix, data in (("jpg", jpeg(number)), ("cls", str(number).encode())):
+                    member = tarfile.TarInfo(f"{name}/{number}.{suffix}")
+                    member.size = len(data)
+                    tar.addfile(member, io.BytesIO(data))
+
+
+def dvc(work: Path) -> None:
+    (work / "data/photos").mkdir(parents=True)
+    for number in range(8):
+        (work / f"data/photos/{number}.jpg").write_bytes(jpeg(number))
+    subprocess.run(["git", "init", "--quiet"], cwd=work, check=True)
+
+
+@pytest.mark.parametrize(
+    ("page", "given"),
+    [
+        ("dload-ml", old_bucket), ("mosaicml-streaming", mds), ("litdata", litdata), ("webdataset", webdataset),
+        ("dvc", dvc),
+    ],
+)  # fmt: skip
+def test_what_a_page_about_migrating_shows_runs(page: str, given: Callable[[Path], None], work: Path) -> None:
+    given(work)
+    text = (ROOT / f"docs/migrating/from-{page}.md").read_text()
+    if page == "litdata":  # the names of the leaves in the data that LitData wrote for the importer's tests
+        text = text.replace('fields["image"]', 'fields["jpeg"]').replace('fields["label"]', 'fields["int"]')
+    run(text, work)
