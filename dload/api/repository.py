@@ -19,6 +19,7 @@ from dload.api.views import store_view
 from dload.cache import ShardCache
 from dload.config import Config
 from dload.errors import ConfigError, NotFoundError
+from dload.importers.kinds import Importer, with_columns
 from dload.manifest import Manifest, SampleDiff
 from dload.pack import Sample
 from dload.repo import compare, copying, derived, gc, keys, removal
@@ -168,10 +169,14 @@ class Repository:
         cut off leaves nothing visible and is continued by the next commit. The same samples give the same version,
         whatever the number of `workers`, threads that pack and send. None for target_shard_size, `boundaries`
         ("content" or "size") and `codecs` ({field: "zstd"}): as the latest version has them, and for the first one 128
-        MiB, "content" and none. `expect`: the version that must be latest.
+        MiB, "content" and none. `expect`: the version that must be latest. Where `samples` are those of an importer
+        (`dload.importers`), meta gets the entry "columns" besides: how each field is stored.
 
         Raises SampleError, DuplicateKeyError, ConflictError, UnsafeStoreError, and whatever `samples` raises.
         """
+        if isinstance(samples, Importer):
+            meta = dict(meta or {})
+            samples = with_columns(samples, meta)
         options = CommitOptions(
             meta=meta,
             recipe=recipe,

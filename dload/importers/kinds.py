@@ -7,14 +7,15 @@ import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from dload.errors import ConfigError, SampleError
-from dload.importers.columns import Column
+from dload.importers.columns import META, Column, columns_meta
 from dload.importers.source import Files, open_files, read_json
 from dload.repo.packing import Item
 
 
+@runtime_checkable
 class Importer(Protocol):
     """Foreign data as samples. Making one looks at the source; iterating reads it, forward and in bounded memory, the
     same samples with the same keys each time."""
@@ -97,6 +98,13 @@ def samples(source: str | Path, kind: str | None = None, **options: Any) -> Iter
     """The samples of `source`, for `Repository.commit`: `open_source(source, kind, **options)` for who wants nothing
     but them."""
     return open_source(source, kind, **options)
+
+
+def with_columns(importer: Importer, meta: dict[str, Any]) -> Iterator[Item]:
+    """The samples; behind the last one, when it is known how each field is stored, that goes into `meta`."""
+    yield from importer
+    if importer.columns:
+        meta.setdefault(META, columns_meta(importer.columns))
 
 
 def detect(files: Files) -> str:

@@ -14,8 +14,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from dload.api import Repository
+from dload.cache import ShardCache
 from dload.errors import ConfigError
 from dload.importers import open_source
+from dload.store.local import FolderStore
 
 if TYPE_CHECKING:
     from conftest import Cli
@@ -85,6 +88,33 @@ def test_what_can_not_be_imported_says_why_and_what_to_do(cli: Cli) -> None:
     assert "takes a name alone" in cli.fails(2, "import", lines(cli), "rows@latest")
     facts = json.loads(cli.fails(1, "import", lines(cli, "1\n"), "rows", "--json"))["error"]
     assert (facts["kind"], facts["row"]) == ("sample", "line 1")
+
+
+def test_a_key_that_is_there_twice_says_what_to_do(cli: Cli) -> None:
+    path = lines(cli, '{"id": 1}\n{"id": 2}\n{"id": 1}\n')
+    said = cli.fails(1, "import", path, "rows", "--key", "id")
+    assert "the key '1'" in said and "no value is there twice" in said
+    cli.fails(10, "info", "rows")
+    assert "is read as jsonl" in cli.ok("import", path, "rows").err
+
+
+def test_cells_are_cut_where_it_says(cli: Cli) -> None:
+    path = cli.files({"a.csv": "a;b\n1;2\n"}) / "a.csv"
+    assert "--delimiter ';'" in cli.fails(2, "import", path, "rows")
+    cli.ok("import", path, "rows", "--delimiter", ";")
+    assert cli.ok("cat", "rows", "00000000", "b").out == "2"
+
+
+def test_python_and_the_command_make_the_same_version(cli: Cli) -> None:
+    """Also what is known of the columns, by which an export gives them their types back."""
+    path = lines(cli)
+    version = cli.ok("import", path, "rows", "--json", "--meta", "license=CC0").json()["version"]
+    repo = Repository(FolderStore(cli.cwd / "other"), ShardCache(cli.cwd / "other-cache", 1 << 30))
+    made = repo.commit("rows", open_source(path), meta={"license": "CC0"})
+    assert made.version == version and {"name": "id", "codec": "json", "type": "any"} in made.meta["columns"]
+    own = repo.commit("rows", open_source(path), meta={"columns": "my own"})
+    assert own.meta == {"columns": "my own"}
+    assert "columns" not in repo.commit("rows", iter(open_source(path))).meta
 
 
 def test_shards_that_each_count_from_zero(cli: Cli) -> None:

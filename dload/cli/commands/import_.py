@@ -33,6 +33,7 @@ is told from what lies there; --format says it. Rows without a key of their own
 (--key, or a column __key__) get FILE/NUMBER.
 """
 _SHOWN = 3
+_NO_KEY = "choose a column in which no value is there twice, or no --key: rows are then numbered"
 _SHARD_COUNTING = "where each shard counts from 0, put its name before each key: --shard-keys"
 
 
@@ -42,6 +43,7 @@ _SHARD_COUNTING = "where each shard counts from 0, put its name before each key:
 @click.option("--format", "kind", metavar="KIND", help="What kind of data SOURCE is.")
 @click.option("--columns", metavar="A,B", help="Only these columns or members.")
 @click.option("--key", metavar="COLUMN", help="The column that is the key of a sample.")
+@click.option("--delimiter", metavar="CHARACTER", help="What stands between cells (csv).")
 @click.option("--split", metavar="NAME", help="Only this split (hf, tfds).")
 @click.option("--config", metavar="NAME", help="The configuration of the data set (hf).")
 @click.option("--builder", metavar="NAME[/CONFIG][:VERSION]", help="What the folder must hold (tfds).")
@@ -78,35 +80,35 @@ def command(session: Session, source: str, target: Target, kind: str | None, dry
     )  # fmt: skip
     commit = commit_options(options)
     importer = open_source(source, kind, endpoint_url=session.config.endpoint_url, **given)
-    session.out.detail(f"{source} is read as {importer.kind}")
     if dry_run:
         _show(session, source, importer)
         return
-    _import(session, name, importer, commit)
+    if not session.out.as_json:
+        session.out.say(f"{source} is read as {importer.kind}")
+    _import(session, name, importer, commit, given["key"])
 
 
-def _import(session: Session, name: str, importer: Importer, options: Any) -> None:
+def _import(session: Session, name: str, importer: Importer, options: Any, key: str | None) -> None:
     from dload.errors import DuplicateKeyError
-    from dload.importers.columns import META, columns_meta
+    from dload.importers.kinds import with_columns
     from dload.repo.commit import commit
 
     meta = dict(options.meta or {})
 
     def samples(bar: Bar) -> Iterator[Item]:
-        for sample in importer:
+        for sample in with_columns(importer, meta):
             yield sample
             bar.advance(1)
-        if importer.columns:  # known now; the manifest is written behind the last sample
-            meta[META] = columns_meta(importer.columns)
 
     try:
         with session.out.bar(f"import {name}", importer.total, lambda number: f"{number:,} samples") as bar:
             told = replace(options, meta=meta, tell=session.out.say)
             outcome = session.repo.write(commit, name, samples(bar), told)
     except DuplicateKeyError as error:
-        if importer.kind == "webdataset" and "member" not in error.details:
-            raise DuplicateKeyError(error.message, remedy=_SHARD_COUNTING, **error.details) from error
-        raise
+        if "member" in error.details:
+            raise
+        remedy = _SHARD_COUNTING if importer.kind == "webdataset" else _NO_KEY if key else error.remedy
+        raise DuplicateKeyError(error.message, remedy=remedy, **error.details) from error
     show_outcome(session, outcome)
 
 
