@@ -1,4 +1,4 @@
-"""How fast `dataset.samples()` is once the shards are in the cache, against a bare loop.
+"""How fast a pipeline runs once the shards are in the cache, stage by stage, against bare loops.
 
     python benchmarks/streaming.py [--quick]
 
@@ -6,8 +6,9 @@
 streamed through the cache once. Then the second and later passes in turns with a loop that slices the same bytes out
 of one mmap by offsets it knows already and builds the same tuples. A pass of dload maps each shard anew, since the
 cache may have evicted it meanwhile, so the loop is there twice: mapping its file anew in each pass, and with a map
-that stays (its page tables are filled then). Prints medians; ratio 1.00 is as fast as the loop with a new map. Also a
-pass through one field of the two, and how long a fresh process takes to the first sample.
+that stays (its page tables are filled then). Prints medians; ratio 1.00 is as fast as the loop with a new map. The
+stages: through one field of the two, shuffled within 4,096 and in full, mapped and batched. Also how long a fresh
+process takes to the first sample. Other systems are in `benchmarks/side_by_side`.
 """
 
 from __future__ import annotations
@@ -78,6 +79,10 @@ def bare_loop(samples: list[tuple[str, dict[str, bytes]]], path: Path, keep: boo
     return loop
 
 
+def same(sample: tuple[str, dict[str, bytes]]) -> tuple[str, dict[str, bytes]]:
+    return sample
+
+
 def compare(title: str, count: int, size: int, rounds: int) -> None:
     with tempfile.TemporaryDirectory(prefix="dload-benchmark-") as name:
         root = Path(name)
@@ -87,11 +92,15 @@ def compare(title: str, count: int, size: int, rounds: int) -> None:
         new, kept = (bare_loop(samples, root / f"bare-{keep}", keep) for keep in (False, True))
         del samples
         dataset = repo.dataset("warm")
+        shuffled = dataset.samples().shuffle(4096, seed=1)
         loops: dict[str, Callable[[], None]] = {
             "bare loop, new map": new,
             "bare loop, kept map": kept,
             "dataset.samples()": lambda: drain(dataset.samples()),
             'samples(fields=["a"])': lambda: drain(dataset.samples(fields=["a"])),
+            "shuffle(4096)": lambda: drain(shuffled),
+            "shuffle(full=True)": lambda: drain(dataset.samples().shuffle(full=True, seed=1)),
+            "shuffle, map, batch(64)": lambda: drain(shuffled.map(same).batch(64)),
         }
         for loop in loops.values():
             loop()  # a first pass: fills the cache and the system's page cache
@@ -104,7 +113,7 @@ def compare(title: str, count: int, size: int, rounds: int) -> None:
         print(title)
         for label, seconds in times.items():
             ratio = median(b / s for b, s in zip(times["bare loop, new map"], seconds, strict=True))
-            print(f"  {label:22} {count / median(seconds):12,.0f} samples/s   ratio {ratio:.2f}")
+            print(f"  {label:24} {count / median(seconds):12,.0f} samples/s   ratio {ratio:.2f}")
         command = [sys.executable, "-c", _FIRST, str(root / "store"), str(root / "cache")]
         pairs = [
             tuple(map(float, subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()))
@@ -118,8 +127,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="a tenth of the samples")
     part = 10 if parser.parse_args().quick else 1
-    compare("1 KB, warm, sequential", 200_000 // part, 1000, 7)
-    compare("100 KB, warm, sequential", 12_000 // part, 100_000, 7)
+    compare("1 KB, warm", 200_000 // part, 1000, 7)
+    compare("100 KB, warm", 12_000 // part, 100_000, 7)
 
 
 if __name__ == "__main__":
