@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 import ray
 import ray.data
+from ray.data._internal.execution.interfaces.ref_bundle import BlockSlice
 
 import dload.ray
 from dload.api import Pipeline, Repository
@@ -32,7 +35,7 @@ from dload.store.s3 import S3Store
 from dload.testing import invariants
 from dload.testing.s3_server import S3Server
 
-pytestmark = pytest.mark.usefixtures("cluster", "small_parts")
+pytestmark = [pytest.mark.usefixtures("cluster", "small_parts"), pytest.mark.timeout(900)]  # workers start slowly
 
 SIZE = 1_000
 SAMPLES = [
@@ -111,8 +114,42 @@ def test_a_version_is_that_of_the_serial_commit_also_when_a_worker_is_killed(tmp
     assert invariants.problems(repo.store, deep=True) == []
     assert len(repo.log("out")) == 1
     assert [line.split()[1] for line in lines[:-1]] == [f"{number}:" for number in range(len(made.shards))]
-    again = dload.ray.write(rows(2), repo, "out", target_shard_size=SIZE, meta={"a": 1})
-    assert again.version == made.version, "the data set's blocks play no part"
+    there = rows(7).materialize()  # in the order in which blocks happened to get ready
+    again = dload.ray.write(there, repo, "again", target_shard_size=3 * SIZE)
+    assert invariants.content(repo.store, "again", again.version) == plain(there.take_all())
+
+
+def test_the_order_is_the_data_sets_own_and_blocks_play_no_part(
+    repo: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    marker = tmp_path / "second"
+
+    def second_block_first(given: dict[str, Any]) -> dict[str, Any]:
+        """The first row waits for one of the second block, for a while: where only one block is made at a time."""
+        if given["id"] == len(SAMPLES) - 1:
+            marker.touch()
+        until = time.monotonic() + 60
+        while given["id"] == 0 and not marker.exists() and time.monotonic() < until:
+            time.sleep(0.01)
+        return row(given)
+
+    dataset = ray.data.range(len(SAMPLES), override_num_blocks=2).map(second_block_first)
+    made = dload.ray.write(dataset, repo, "out", target_shard_size=SIZE)
+    assert made.version == serial(tmp_path).version
+    assert not dataset.context.execution_options.preserve_order, "the caller's data set is left as it was"
+
+    whole = ray.data.Dataset.iter_internal_ref_bundles
+
+    def sliced(dataset: ray.data.Dataset) -> Iterator[Any]:
+        """Ray may give parts of blocks: here all but their first rows."""
+        for bundle in whole(dataset):
+            slices = tuple(BlockSlice(1, facts.num_rows) for facts in bundle.metadata)
+            yield dataclasses.replace(bundle, slices=slices)
+
+    monkeypatch.setattr(ray.data.Dataset, "iter_internal_ref_bundles", sliced)
+    some = dload.ray.write(rows(2), repo, "some", target_shard_size=SIZE)
+    wanted = [sample for number, sample in enumerate(SAMPLES) if number not in (0, len(SAMPLES) // 2)]
+    assert invariants.content(repo.store, "some", some.version) == wanted
 
 
 def test_columns_become_what_an_import_makes_of_them(repo: Repository, tmp_path: Path) -> None:
