@@ -99,15 +99,16 @@ class Dataset:
         parts = split(self, shares, seed, by, stratify)
         return {name: Dataset(self.repo, manifest) for name, manifest in parts.items()}
 
-    def join(self, other: Dataset, *, missing: str = "error") -> Pipeline:
-        """Each sample with the fields of the sample of `other` that has the same key, in this one's order: a pipeline
-        with places. What `other` has besides is left out.
+    def join(self, *others: Dataset, missing: str = "error") -> Pipeline:
+        """Each sample with the fields of the samples of `others` that have the same key, in this one's order: a
+        pipeline with places. What the others have besides is left out.
 
-        `missing`: where `other` has no such key, "error" raises UnknownKeyError, "drop" leaves the sample out, "keep"
-        gives it as it is. Fields that both have are a ConfigError. Reads the key indexes of both. Where the two have
-        different orders, shards of `other` must stay resident for longer: `check()` of the pipeline says how many.
+        `missing`: where one of them has no such key, "error" raises UnknownKeyError, "drop" leaves the sample out,
+        "keep" gives it without that one's fields. Fields that two have are a ConfigError. Reads the key indexes of all.
+        Where another has another order, its shards must stay resident for longer: `check()` of the pipeline says how
+        many.
         """
-        return join(self, other, missing)
+        return join(self, others, missing)
 
     def __getstate__(self) -> dict[str, object]:
         return {"repo": self.repo, "manifest": self.manifest, "_lookup": None}

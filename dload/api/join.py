@@ -1,10 +1,10 @@
-"""Joining two data sets by key."""
+"""Joining data sets by key."""
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator
-from itertools import groupby
+from collections.abc import Iterator, Sequence
+from itertools import combinations, compress, groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
@@ -23,41 +23,57 @@ if TYPE_CHECKING:
 _MISSING = ("error", "drop", "keep")
 
 
-def join(left: Dataset, right: Dataset, missing: str) -> Pipeline:
+def join(left: Dataset, others: Sequence[Dataset], missing: str) -> Pipeline:
     """See `Dataset.join`."""
     if missing not in _MISSING:
         raise ConfigError(f"unknown missing={missing!r}", remedy=f"it is one of {', '.join(_MISSING)}")
-    clash = sorted(left.manifest.fields.keys() & right.manifest.fields.keys())
-    if clash:
-        raise _clash(clash, f"{left.name} and {right.name}")
-    rows = _matches(left, right)
-    without = rows.count(-1)
+    if not others:
+        raise ConfigError("a join needs another data set", remedy="name one: ds.join(other)")
+    for one, other in combinations([left, *others], 2):
+        if clash := sorted(one.manifest.fields.keys() & other.manifest.fields.keys()):
+            raise _clash(clash, f"{one.name} and {other.name}")
+    matches = [_matches(left, other) for other in others]
     manifest = left.manifest
-    if without and missing == "error":
+    if missing == "error":
+        for other, rows in zip(others, matches, strict=True):
+            _check_all_there(left, other, rows)
+    elif missing == "drop":
+        whole = bytes(min(rows) >= 0 for rows in zip(*matches, strict=True))
+        if not all(whole):
+            manifest = view_of(manifest, whole)
+            matches = [array("q", compress(rows, whole)) for rows in matches]
+    theirs = (
+        Aligned(Samples(other.manifest, other.repo), rows) for other, rows in zip(others, matches, strict=True)
+    )  # fmt: skip
+    return Pipeline(Zip(Samples(manifest, left.repo), *theirs, fn=joined))
+
+
+def _check_all_there(left: Dataset, other: Dataset, rows: array[int]) -> None:
+    without = rows.count(-1)
+    if without:
         key = left[rows.index(-1)][0]
         raise UnknownKeyError(
-            f"{without} of {len(rows)} samples of {left.name} have no partner in {right.name}, the first is {key!r}",
+            f"{without} of {len(rows)} samples of {left.name} have no partner in {other.name}, the first is {key!r}",
             remedy='leave these out with missing="drop", or keep them as they are with missing="keep"', key=key,
         )  # fmt: skip
-    if without and missing == "drop":
-        manifest = view_of(manifest, bytes(row >= 0 for row in rows))
-        rows = array("q", (row for row in rows if row >= 0))
-    ours, theirs = Samples(manifest, left.repo), Samples(right.manifest, right.repo)
-    return Pipeline(Zip(ours, Aligned(theirs, rows), fn=joined))
 
 
-def joined(left: Sample, right: Sample | None) -> Sample:
-    """One sample of two with the same key."""
-    if right is None:
-        return left
+def joined(left: Sample, *others: Sample | None) -> Sample:
+    """One sample of those with the same key."""
     key, fields = left
-    other, more = right
-    if key != other:
-        raise IntegrityError(f"two keys have the same 64-bit hash: {key!r} and {other!r}", remedy="rename one of them")
-    clash = fields.keys() & more.keys()
-    if clash:
-        raise _clash(sorted(clash), f"the two samples {key!r}")
-    return key, {**fields, **more}
+    for right in others:
+        if right is None:
+            continue
+        other, more = right
+        if key != other:
+            raise IntegrityError(
+                f"two keys have the same 64-bit hash: {key!r} and {other!r}", remedy="rename one of them"
+            )
+        clash = fields.keys() & more.keys()
+        if clash:
+            raise _clash(sorted(clash), f"the two samples {key!r}")
+        fields = {**fields, **more}
+    return key, fields
 
 
 def _clash(names: list[str], where: str) -> ConfigError:

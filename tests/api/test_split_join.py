@@ -207,6 +207,31 @@ def test_what_has_no_partner(repo: Repository, missing: str) -> None:
     assert list(copied.take(5)) == list(pipe.take(5))
 
 
+@pytest.mark.parametrize("missing", ["error", "drop", "keep"])
+def test_several_are_joined_at_once(repo: Repository, missing: str) -> None:
+    """Each has its own order, and its own gaps."""
+    rng = random.Random(5)
+    orders = {"vectors": rng.sample(range(COUNT), 3_000), "texts": rng.sample(range(COUNT), 2_000)}
+    vectors = features(repo, orders["vectors"])
+    repo.commit("texts", [(samples()[i][0], {"txt": f"t{i}".encode()}) for i in orders["texts"]])
+    speech, texts = repo.dataset("speech"), repo.dataset("texts")
+    if missing == "error":
+        repo.commit("vectors", [(key, {"vec": b""}) for key, _ in samples()])
+        with pytest.raises(UnknownKeyError, match="2000 of 4000 samples of speech have no partner in texts"):
+            speech.join(repo.dataset("vectors"), texts)
+        return
+    wanted = []
+    vec, txt = set(orders["vectors"]), set(orders["texts"])
+    for i, (key, fields) in enumerate(samples()):
+        if missing == "keep" or i in vec & txt:
+            with_vec = fields | ({"vec": f"v{i}".encode()} if i in vec else {})
+            wanted.append((key, with_vec | ({"txt": f"t{i}".encode()} if i in txt else {})))
+    pipe = speech.join(vectors, texts, missing=missing)
+    assert (len(pipe), pipe.node.indexed) == (len(wanted), True)
+    assert list(pipe) == wanted
+    assert sorted(pipe.shuffle(50, seed=1)) == wanted
+
+
 def test_views_are_joined_like_versions(repo: Repository) -> None:
     vectors = features(repo, list(range(0, COUNT, 2)))
     part = repo.dataset("speech").split({"a": 0.5})["a"]
@@ -223,6 +248,11 @@ def test_fields_of_both_are_an_error(repo: Repository) -> None:
     part = other.split({"a": 1.0})["a"]
     with pytest.raises(ConfigError, match="the two samples 's00000' both have the fields wav, who"):
         next(iter(speech.join(part)))
+    repo.commit("vectors", [(key, {"vec": b""}) for key, _ in samples()])
+    with pytest.raises(ConfigError, match="speech and other both have the fields wav, who"):
+        repo.dataset("vectors").join(speech, other)  # two of those that are joined to it
+    with pytest.raises(ConfigError, match=r"a join needs another data set — name one: ds.join\(other\)"):
+        speech.join()
     with pytest.raises(ConfigError, match="unknown missing='what' — it is one of error, drop, keep"):
         speech.join(other, missing="what")
 
