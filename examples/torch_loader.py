@@ -22,7 +22,7 @@ import dload
 from dload.codecs import json_bytes, json_from, npy_bytes, npy_from
 from dload.torch import StreamLoader, as_iterable_dataset
 
-EPOCHS, BATCH = 8, 64
+EPOCHS, BATCH = 5, 64
 
 
 def digits() -> Iterator[tuple[str, dict[str, bytes]]]:
