@@ -18,6 +18,8 @@ from dload.importers.names import join_path
 
 # The file that is being written; a killed process leaves at most this one, and the next run writes over it.
 PARTIAL = ".dload-partial"
+# The folder in which an export is made; where it is, an export was cut off, which may go on.
+EXPORTING = ".dload-export"
 _CHUNK = 1 << 20
 _NO_FOLDER = {errno.ENOTDIR, errno.ELOOP, errno.EMLINK}
 

@@ -238,3 +238,49 @@ def test_memory_stays_at_the_shards_under_way(cli: Cli) -> None:
     peak = int(done.stderr.split("VmHWM:")[1].split()[0]) * 1024
     assert peak < 120_000_000, f"{peak:,} bytes at most"
     assert cli.ok("info", "rows", "--json").json()["num_samples"] == 200
+
+
+@pytest.mark.parametrize("form", ["webdataset", "mds", "files"])
+def test_an_export_that_is_killed_is_none_and_the_same_command_makes_it(cli: Cli, form: str) -> None:
+    """At each file that is made: what an earlier export wrote is whole until the new one takes its place."""
+    cli.commit({f"{n}.bin": bytes(2000) for n in range(30)}, name="rows")
+    arguments = ["export", "rows", "--to", "out", "--format", form, "--shard-size", "10KB"]
+    program = (
+        "import os, sys\nfrom dload.cli.main import main\nfrom dload.importers import restore, target\n"
+        "made, left, files = target.Target.file, [3], restore._write_whole\n"
+        "def dying(what):\n"
+        "    def call(*arguments):\n"
+        "        left[0] -= 1\n"
+        "        if left[0] < 0: os._exit(9)\n"
+        "        return what(*arguments)\n"
+        "    return call\n"
+        "target.Target.file, restore._write_whole = dying(made), dying(files)\n"
+        "main()\n"
+    )
+    out = cli.cwd / "out"
+
+    def killed(*more: str) -> None:
+        done = subprocess.run([sys.executable, "-c", program, *arguments, *more], cwd=cli.cwd, env=cli.env, check=False)
+        assert done.returncode == 9
+
+    def shown() -> dict[str, bytes]:
+        return {path.name: path.read_bytes() for path in out.iterdir() if path.is_file()}
+
+    killed()
+    assert len(shown()) == (3 if form == "files" else 0)
+    cli.fails(1, "import", "out", "again") if form != "files" else None
+    assert "30 samples" in cli.ok(*arguments).err
+    whole = shown()
+    assert len(whole) >= 5 and not (out / ".dload-export").exists()
+    assert "is not empty" in cli.fails(2, *arguments)
+    if form != "files":
+        killed("--force")
+        assert shown() == whole
+        cli.ok(*arguments)
+        assert shown() == whole and not (out / ".dload-export").exists()
+        return
+    (out / "1.bin").write_bytes(b"mine")
+    (out / ".dload-export").mkdir()
+    assert "1 files in out have other contents, the first is 1.bin" in cli.fails(2, *arguments)
+    cli.ok(*arguments, "--force")
+    assert shown() == whole

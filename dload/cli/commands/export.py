@@ -45,7 +45,8 @@ def command(
     """Write a version for other tools: tar shards, Parquet, MosaicML MDS, JSON lines, or files.
 
     What came from a table gets its types back, which `dload import` keeps with the version. Where they aren't known,
-    fields are bytes, but txt and text are text; --codec says otherwise.
+    fields are bytes, but txt and text are text; --codec says otherwise. Nothing is in DIR before all of it is there,
+    but files: the same command goes on with these.
     """
     from dload.importers.target import Request, refuse_full
 
@@ -61,7 +62,7 @@ def command(
     samples = session.repo.dataset(manifest.name, manifest.version).samples(fields=there)
     with session.out.bar(f"{manifest.name} to {to}", manifest.num_samples, lambda done: f"{done:,} samples") as bar:
         request = Request(_counted(samples, bar), columns, manifest.name.replace("/", "-"), size)
-        done = _write(form, request, to, force, manifest.num_samples)
+        done = _write(form, request, to, force)
     facts = {
         "name": manifest.name, "version": manifest.version, "to": str(to), "format": form, "num_samples": done.samples,
         "num_files": done.files, "written_bytes": done.bytes,
@@ -74,17 +75,13 @@ def command(
     session.out.next(f"dload import {to} NAME --dry-run")
 
 
-def _write(form: str, request: Request, to: Path, force: bool, samples: int) -> Exported:
+def _write(form: str, request: Request, to: Path, force: bool) -> Exported:
     from dload.importers.kinds import load_module
-    from dload.importers.target import Exported
+    from dload.importers.target import write_as_files
 
-    if form != "files":
-        done: Exported = load_module(f"to_{form}", form).write(request, to, replace=force)
-        return done
-    from dload.importers.restore import write_files
-
-    restored = write_files(request.samples, to, replace=force)
-    return Exported(samples, restored.written + restored.same, restored.written_bytes)
+    write = write_as_files if form == "files" else load_module(f"to_{form}", form).write
+    done: Exported = write(request, to, replace=force)
+    return done
 
 
 def _columns(
