@@ -29,6 +29,7 @@ from dload.manifest import (
 )
 from dload.pack import check_codecs, validate_key
 from dload.repo import keys
+from dload.repo.derived import sources
 from dload.repo.footers import read_index, read_indexes
 from dload.repo.history import History
 from dload.repo.leases import Lease
@@ -179,9 +180,10 @@ class _Writing:
         if self.parent is None:
             self.history.latest(self.name)
         elif self.parent.rows is not None:
+            of = " and ".join(name for name, _ in sources(self.parent)) or "the data set"
             raise ConfigError(
                 f"{self.name}@{self.parent.version[:12]} is a view, and nothing can be put behind it",
-                remedy="append to the data set that it is a view of, and make the view again",
+                remedy=f"append to {of}, of which it is a view, and make the view again",
             )
         old = self.parent.shards if self.parent else ShardList.of([])
         with Lease(self.store, self.name, self.parent.version if self.parent else None) as lease:

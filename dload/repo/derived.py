@@ -108,12 +108,14 @@ class Lineage:
 def lineage(history: History, manifest: Manifest) -> Lineage:
     """The lineage of a version, both ways, one step each.
 
-    What was derived from it is found among the latest versions of all data sets and the outputs of pipelines: a listing
-    and a request or two for each data set of the store, and the manifests that aren't cached.
+    What was derived from it is found among the latest versions of all data sets and the outputs of pipelines: a request
+    and a listing for each data set of the store, one more for each output, and the manifests of what is derived from
+    anything, where they aren't cached.
     """
-    living = [(info.name, info.version) for info in history.overview()]
-    outputs = ordered(lambda pair: _outputs(history.store, pair[0]), living, _JOBS)
-    wanted = {pair for latest, more in zip(living, outputs, strict=True) for pair in (*more, latest)}
+    living = history.overview()
+    outputs = ordered(lambda info: _outputs(history.store, info.name), living, _JOBS)
+    wanted = {pair for more in outputs for pair in more}
+    wanted |= {(info.name, info.version) for info in living if info.kind != "samples"}
     own = (manifest.name, manifest.version)
     others = ordered(lambda pair: _there(history, *pair), sorted(wanted), _JOBS)
     return Lineage(sources(manifest), [(one.name, one.version) for one in others if one and own in sources(one)])

@@ -25,7 +25,7 @@ from dload.manifest import Manifest, decode, is_name, is_version
 from dload.repo import keys
 from dload.repo.leases import Lease
 from dload.repo.parallel import ordered
-from dload.repo.refs import Record, Ref, read_latest, ref_bytes, utc_now, write_record
+from dload.repo.refs import Record, Ref, kind_of, read_latest, ref_bytes, utc_now, write_record
 from dload.store.base import Store
 
 _JOBS = 16
@@ -44,7 +44,8 @@ class ManifestCache(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class DatasetInfo:
-    """A data set at a glance: its latest version and the record that made it so (None where dload-ml 0.3 did)."""
+    """A data set at a glance: its latest version and the record that made it so (None where dload-ml 0.3 did). `kind`:
+    "samples", "derived" or "view"; None where the record doesn't say."""
 
     name: str
     version: str
@@ -54,6 +55,7 @@ class DatasetInfo:
     time: str | None
     author: str | None
     message: str | None
+    kind: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +104,7 @@ class History:
                 manifest.created,
                 None,
                 None,
+                kind_of(manifest),
             )
         return DatasetInfo(
             name,
@@ -112,6 +115,7 @@ class History:
             record.time,
             record.author,
             record.message,
+            record.kind,
         )
 
     def latest(self, name: str) -> Ref:

@@ -31,7 +31,8 @@ class Record:
     """What one move of `refs/latest` did. `seq` orders history; `time` (UTC, ISO 8601) is for people.
 
     `op`: commit, append, derive, revert, remove or restore. `write_id` is random, so that a writer whose reply was lost
-    can tell whether the write was his.
+    can tell whether the write was his. `kind`: what the version is, "samples", "derived" (from others, as its meta
+    says) or "view"; None in records that don't say.
     """
 
     seq: int
@@ -45,21 +46,23 @@ class Record:
     total_bytes: int
     num_shards: int
     op: str
+    kind: str | None = None
 
     def encode(self) -> bytes:
         """One line of JSON without its end."""
-        return json.dumps(asdict(self), sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+        entries = {name: value for name, value in asdict(self).items() if name != "kind" or value is not None}
+        return json.dumps(entries, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
 
     @classmethod
     def decode(cls, line: bytes, where: str) -> Record:
         """Raises PackFormatError, naming `where`, for anything that isn't a record. Unknown entries are ignored."""
         try:
             raw = json.loads(line)
-            record = cls(**{name: raw[name] for name in cls.__slots__})
+            record = cls(**{name: raw[name] for name in cls.__slots__ if name != "kind"}, kind=raw.get("kind"))
             sound = (
                 all(isinstance(x, int) for x in (record.seq, record.num_samples, record.total_bytes, record.num_shards))
                 and all(isinstance(x, str) for x in (record.write_id, record.time, record.op))
-                and all(x is None or isinstance(x, str) for x in (record.author, record.message))
+                and all(x is None or isinstance(x, str) for x in (record.author, record.message, record.kind))
                 and is_version(record.version)
                 and (record.parent is None or is_version(record.parent))
             )
@@ -84,7 +87,15 @@ def new_record(manifest: Manifest, *, seq: int, parent: str | None, op: str, mes
         total_bytes=manifest.total_bytes,
         num_shards=len(manifest.shards),
         op=op,
+        kind=kind_of(manifest),
     )
+
+
+def kind_of(manifest: Manifest) -> str:
+    """What a version is: "samples", "derived" or "view"."""
+    if manifest.rows is not None:
+        return "view"
+    return "derived" if "derived_from" in manifest.meta else "samples"
 
 
 def utc_now() -> str:

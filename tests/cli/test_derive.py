@@ -73,6 +73,8 @@ def test_info_shows_where_a_version_comes_from_and_what_came_of_it(derived: Cli)
     assert (made["num_samples"], made["view"]) == (1, True)
     source = derived.ok("info", "texts", "--json").json()
     assert source["derived_by"] == [{"name": "few", "version": made["version"]}]
+    assert re.search(r"NAME +KIND +LATEST[^\n]*\nfew +view .*\ntexts +[0-9a-f]{12}", derived.ok("ls").out)
+    assert [each["kind"] for each in derived.ok("ls", "--json").json()] == ["view", "samples"]
     told = derived.ok("info", "few").out
     assert re.search(f"derived from: +texts@{source['version'][:12]}", told)
     assert "1 (a view: of the 6 in its shards)" in told

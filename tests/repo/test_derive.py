@@ -26,6 +26,7 @@ from dload.pack import Sample, cuts, sample_size
 from dload.repo import derived, keys
 from dload.repo.parts import Part, pack_part
 from dload.store.base import Store
+from dload.store.faulty import Faulty
 from dload.store.local import FolderStore
 from dload.testing import invariants
 
@@ -136,6 +137,28 @@ def test_lineage_goes_both_ways(repo: Repository, speech: dload.Dataset) -> None
     assert repo.lineage("speech", older.version).derived_by == [("both", both.version)]
     found = repo.lineage("loud", once.version)
     assert (found.derived_from, found.derived_by) == ([("speech", newer.version)], [("top", above.version)])
+
+
+def test_looking_for_what_was_derived_asks_little_of_what_was_not(repo: Repository, speech: dload.Dataset) -> None:
+    made = repo.derive("loud", speech.samples().map(shout))
+    repo.view("few", speech, lambda sample: sample[0] < "k010")
+    for number in range(10):
+        repo.commit(f"plain-{number}", SAMPLES[:3])
+    assert {info.name: info.kind for info in repo.overview() if info.kind != "samples"} == {
+        "few": "view", "loud": "derived",
+    }  # fmt: skip
+    store = Faulty(repo.store)
+    elsewhere = Repository(store, ShardCache(Path(repo.cache.root).parent / "elsewhere"), repo.lock_path)
+    assert [name for name, _ in elsewhere.lineage("speech", speech.version).derived_by] == ["few", "loud"]
+    gets = [call.key for call in store.calls if call.operation == "get" and "/manifests/" in call.key]
+    assert sorted({key.split("/")[1] for key in gets}) == ["few", "loud", "speech"]
+    assert len(store.calls) <= 2 * 13 + 5 * len(gets), "two for each data set, and some for each of the three"
+    for change, kind in (
+        (lambda: repo.commit("loud", SAMPLES[:3]), "samples"),
+        (lambda: repo.revert("loud", made.version), "derived"),
+    ):
+        change()
+        assert [info.kind for info in repo.overview() if info.name == "loud"] == [kind]
 
 
 # ---- what can't be

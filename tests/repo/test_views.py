@@ -150,7 +150,7 @@ def test_copy_pull_diff_log_tag_revert(repo: Repository, speech: dload.Dataset, 
 
 def test_nothing_goes_behind_a_view_and_anything_after_it(repo: Repository, speech: dload.Dataset) -> None:
     repo.view("part", speech, third)
-    with pytest.raises(ConfigError, match="is a view, and nothing can be put behind it — append to the data set"):
+    with pytest.raises(ConfigError, match="is a view, and nothing can be put behind it — append to speech, of which"):
         repo.append("part", [("new", {"x": b""})])
     repo.commit("part", SAMPLES[:3])
     assert list(repo.dataset("part").samples()) == SAMPLES[:3]

@@ -11,19 +11,31 @@ from dload.sizes import format_size
 
 @verb("ls")
 def command(session: Session) -> None:
-    """List the data sets of the store, with their latest version and the one that dload.lock pins."""
+    """List the data sets of the store, with their latest version and the one that dload.lock pins. KIND says which are
+    derived from others or views of them, where there are any."""
     pins = session.repo.pins()
     found = session.repo.overview()
 
     def text() -> str:
+        kinds = [("" if info.kind == "samples" else info.kind or "",) for info in found]
+        said = any(kind for (kind,) in kinds)
         rows = [
             (
-                info.name, short(info.version), f"{info.num_samples:,}", format_size(info.total_bytes),
-                when(info.time), short(pins.get(info.name, "")), info.message or "",
+                info.name, *(kind if said else ()), short(info.version), f"{info.num_samples:,}",
+                format_size(info.total_bytes), when(info.time), short(pins.get(info.name, "")), info.message or "",
             )
-            for info in found
+            for info, kind in zip(found, kinds, strict=True)
         ]  # fmt: skip
-        headers = ("NAME", "LATEST", "SAMPLES", "SIZE", "COMMITTED (UTC)", "PINNED", "MESSAGE")
+        headers = (
+            "NAME",
+            *(("KIND",) if said else ()),
+            "LATEST",
+            "SAMPLES",
+            "SIZE",
+            "COMMITTED (UTC)",
+            "PINNED",
+            "MESSAGE",
+        )
         return table(headers, rows, right=("SAMPLES", "SIZE"))
 
     if found or session.out.as_json:
