@@ -34,8 +34,8 @@ class Engine(Protocol):
     """Something else than this machine that computes a pipeline's output: a cluster."""
 
     def parts(self, repo: Repository, name: str, pipe: Pipeline, packing: Packing) -> Iterable[Part]:
-        """Epoch 0 of the pipeline, in its order, as parts that are in the store (see `dload.repo.parts`). Called when
-        the version that will hold them has its lease."""
+        """Epoch 0 of `pipe`, in its order, as parts of data set `name`, cut as `packing` says, that are in the store of
+        `repo` (see `dload.repo.parts`). Called when the version that will hold them has its lease."""
         ...
 
 

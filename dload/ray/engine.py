@@ -36,8 +36,9 @@ class Engine:
     """
 
     def parts(self, repo: Repository, name: str, pipe: Pipeline, packing: Packing) -> Iterator[Part]:
-        """See `dload.api.derive.Engine`. Raises ConfigError for what isn't parallel, InfeasiblePipelineError, and what
-        the pipeline's functions raise."""
+        """Epoch 0 of `pipe` as parts of data set `name`, cut as `packing` says, in the store of `repo`; what `derive`
+        asks for. Raises ConfigError for what isn't parallel, InfeasiblePipelineError, and what the pipeline's functions
+        raise."""
         plan = parallel(pipe.node)
         report = pipe.check()
         if not report.ok:

@@ -36,7 +36,7 @@ def write(
     codecs: Mapping[str, str] | None = None,
     expect: str | None = None,
 ) -> Manifest:
-    """Make a Ray data set the latest version of data set `name`: each row a sample, in the data set's order.
+    """Make `dataset`, of Ray, the latest version of data set `name` of `repo`: each row a sample, in its order.
 
     Workers pack the blocks into shards and send them as the data set is executed, which is streamed: it need not fit
     into the cluster's memory. Then one manifest is written, and `latest` swapped; until then nothing is visible. The
