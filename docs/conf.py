@@ -39,7 +39,7 @@ python_use_unqualified_type_names = True
 python_maximum_signature_line_length = 88
 autodoc_member_order = "bysource"
 # Large, and nothing of theirs is described here.
-autodoc_mock_imports = ["array_record", "datasets", "grain", "pyarrow", "pytest", "torch"]
+autodoc_mock_imports = ["array_record", "datasets", "grain", "pyarrow", "pytest", "ray", "torch"]
 
 html_theme = "furo"
 html_extra_path = ["index.html"]

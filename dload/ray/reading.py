@@ -27,8 +27,8 @@ _CHUNK = 16 << 20  # bytes of samples that are in one table, about
 
 
 def read(dataset: Dataset, fields: Sequence[str] | None = None, **options: Any) -> ray.data.Dataset:
-    """`dataset`, a version, as a Ray data set: a row a sample, its key in the column `__key__`, and a column of bytes for each
-    field, null where a sample lacks it. `fields`: only these.
+    """`dataset`, a version, as a Ray data set: a row a sample, its key in the column `__key__`, and a column of bytes
+    for each field, null where a sample lacks it. `fields`: only these.
 
     One task reads one shard, or where there are fewer shards than Ray wants tasks a part of one, through the cache of
     the node that it runs on. Schema, rows and bytes are known from the manifest, before anything is read; only for the
