@@ -1,15 +1,16 @@
-"""Train over global arrays of JAX, each process reading only its own rows; here on CPU devices, two a process.
+"""JAX on several processes: global arrays, each process reading only its own rows; on CPU devices here, two a process.
 
-    python examples/jax_global_arrays.py [--processes N] [--steps N]
+    pip install 'dload-ml[jax]' scikit-learn
+    python examples/jax_global_arrays.py
 
-Starts N processes of itself that meet in jax.distributed, as a cluster's launcher would. Each reads its share of every
-global batch with `dload.jax.Loader`, and the mesh makes global arrays of the shares. The losses that are printed are
-the same for any number of processes; in the middle the run is left and resumed from its state.
+Starts two processes of itself that meet in jax.distributed, as a cluster's launcher would. Each reads its share of
+every global batch with `dload.jax.Loader`, and the mesh makes global arrays of the shares. In the middle the run is
+left and resumed from its state. The losses are those of a run on one process. What is learned is how a diabetes goes
+on, from the ten measurements of scikit-learn's table.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import socket
@@ -19,27 +20,25 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-BATCH = 16
+BATCH, STEPS = 16, 40
 DEVICES = 2  # of each process
 
 
 def make_data(folder: Path) -> None:
-    """A small data set: eight inputs and what is to be learned from them, each as the bytes of a .npy file."""
-    import numpy as np
+    """Each row of the table is a sample: its inputs x, and y, how far it went on."""
+    from sklearn.datasets import load_diabetes
 
     import dload
     from dload.codecs import npy_bytes
 
-    rng = np.random.default_rng(0)
-    weights = rng.normal(size=8)
-    samples = []
-    for row in range(320):
-        x = rng.normal(size=8)
-        samples.append((f"row-{row:04d}", {"x": npy_bytes(x), "y": npy_bytes(x @ weights)}))
-    dload.Repository.open(str(folder / "store"), cache_dir=folder / "cache").commit("line", samples)
+    table = load_diabetes()
+    x, y = table.data / table.data.std(axis=0), (table.target - table.target.mean()) / table.target.std()
+    samples = [(f"{row:03d}", {"x": npy_bytes(x[row]), "y": npy_bytes(y[row])}) for row in range(len(y))]
+    dload.Repository.open(folder / "store", cache_dir=folder / "cache").commit("diabetes", samples)
 
 
-def train(folder: Path, steps: int) -> None:
+def train(folder: Path) -> list[float]:
+    """The losses of all steps."""
     import jax
     import jax.numpy as jnp
     import numpy as np
@@ -57,62 +56,70 @@ def train(folder: Path, steps: int) -> None:
     @jax.jit
     def step(weights: Any, x: Any, y: Any) -> Any:
         loss, gradient = jax.value_and_grad(lambda w: jnp.mean((x @ w - y) ** 2))(weights)
-        return weights - 0.1 * gradient, loss
+        return weights - 0.05 * gradient, loss
 
     def make_loader() -> Loader:
-        repo = dload.Repository.open(str(folder / "store"), cache_dir=folder / "cache")
-        pipe = repo.dataset("line").samples().shuffle(100, seed=1)
+        repo = dload.Repository.open(folder / "store", cache_dir=folder / "cache")
+        pipe = repo.dataset("diabetes").samples().shuffle(100, seed=1)
         return Loader(pipe, BATCH, DataPartition(jax.process_index(), jax.process_count()))
 
-    weights, done, state = jnp.zeros(8), 0, None
-    for until in (steps // 2, steps):
+    weights, losses, state = jnp.zeros(10), [], None
+    for until in (STEPS // 2, STEPS):
         with make_loader() as loader:
             if state is not None:
-                loader.set_state(state)
-            while done < until:
+                loader.set_state(json.loads(state))
+            while len(losses) < until:
                 for _keys, fields in loader:
                     weights, loss = step(weights, to_global(fields["x"]), to_global(fields["y"]))
-                    done += 1
-                    if jax.process_index() == 0:
-                        print(f"step {done}: loss {loss:.4f}", flush=True)
-                    if done == until:
+                    losses.append(float(loss))
+                    if len(losses) == until:
                         break
-            state = json.loads(json.dumps(loader.get_state()))  # it is JSON: save it beside the weights
+            state = json.dumps(loader.get_state())  # it is JSON: save it beside the weights
+    return losses
+
+
+def run(folder: Path, processes: int) -> list[float]:
+    """The losses of a run on so many processes."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    environment = {
+        **os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": f"--xla_force_host_platform_device_count={DEVICES}",
+    }  # fmt: skip
+    command = [sys.executable, __file__, str(folder), address, str(processes)]
+    started = [subprocess.Popen([*command, str(index)], env=environment) for index in range(processes)]
+    try:
+        assert sum(process.wait() for process in started) == 0
+    finally:
+        for process in started:
+            process.kill()
+    losses: list[float] = json.loads((folder / "losses.json").read_text())
+    return losses
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--steps", type=int, default=30)
-    parser.add_argument("--process", nargs=3, metavar=("FOLDER", "ADDRESS", "INDEX"), help=argparse.SUPPRESS)
-    args = parser.parse_args()
-    if args.process is not None:
-        folder, address, index = args.process
-        import jax
+    with tempfile.TemporaryDirectory(prefix="dload-example-") as name:
+        folder = Path(name)
+        make_data(folder)
+        two, alone = run(folder, processes=2), run(folder, processes=1)
+    first, last = sum(two[:5]) / 5, sum(two[-5:]) / 5
+    print(f"mean squared error on two processes: {first:.2f} at first, {last:.2f} after {STEPS} steps")
+    assert last < 0.8 * first
+    apart = max(abs(a - b) for a, b in zip(two, alone, strict=True))
+    print(f"all losses are those of one process, to {apart:.0e}")
+    assert apart < 1e-4
 
-        jax.distributed.initialize(address, args.processes, int(index))
-        train(Path(folder), args.steps)
-        return
-    with tempfile.TemporaryDirectory(prefix="dload-example-") as folder, socket.create_server(("127.0.0.1", 0)) as free:
-        address = f"127.0.0.1:{free.getsockname()[1]}"
-        make_data(Path(folder))
-        free.close()
-        environment = {
-            **os.environ,
-            "JAX_PLATFORMS": "cpu",
-            "XLA_FLAGS": f"--xla_force_host_platform_device_count={DEVICES}",
-        }
-        command = [sys.executable, __file__, "--processes", str(args.processes), "--steps", str(args.steps)]
-        processes = [
-            subprocess.Popen([*command, "--process", folder, address, str(index)], env=environment)
-            for index in range(args.processes)
-        ]
-        try:
-            sys.exit(max(process.wait() for process in processes))
-        finally:
-            for process in processes:
-                process.kill()
+
+def one_process(folder: Path, address: str, processes: int, index: int) -> None:
+    import jax
+
+    jax.distributed.initialize(address, processes, index)
+    losses = train(folder)
+    if index == 0:
+        (folder / "losses.json").write_text(json.dumps(losses))
 
 
 if __name__ == "__main__":
-    main()
+    if len(sys.argv) > 1:
+        one_process(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))
+    else:
+        main()

@@ -195,17 +195,3 @@ def test_jax_that_is_only_imported_is_no_rank() -> None:
 
     assert dload.Loader(rows(), 8).world_size == 1
     assert Loader(rows(), 8).world_size == 1
-
-
-def losses(out: str) -> list[float]:
-    return [float(line.split()[-1]) for line in out.splitlines() if line.startswith("step")]
-
-
-def test_the_example_of_global_arrays(processes: Processes) -> None:
-    """Two processes of two devices each, resumed in the middle, against one process."""
-    example = str(ROOT / "examples" / "jax_global_arrays.py")
-    commands = [[sys.executable, example, "--processes", str(count), "--steps", "30"] for count in (1, 2)]
-    alone, two = map(losses, processes(commands, environment()))
-    assert len(alone) == 30
-    assert alone == pytest.approx(two, abs=2e-4)
-    assert alone[-1] < alone[0] / 20
