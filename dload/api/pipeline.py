@@ -156,7 +156,11 @@ class Pipeline:
         return Pipeline(group.Scan(self.node, fn, init))
 
     def through(self, fn: Callable[[Iterator[Any]], Iterator[Any]]) -> Pipeline:
-        """The whole stream through `fn(iterator) -> iterator`."""
+        """The whole stream through `fn(iterator) -> iterator`.
+
+        An iterator with `get_state()` and `set_state(state)` is resumed by these, behind the elements that it had
+        drawn. Any other is resumed by drawing anew all that came before, which a warning says.
+        """
         return Pipeline(group.Through(self.node, fn))
 
     def batch(
@@ -469,7 +473,8 @@ def mix(
     seed: int | None = None,
     until: str = "first",
 ) -> Pipeline:
-    """Several `pipes` interleaved by weight: any stretch holds each one's share to within three elements.
+    """Several `pipes` interleaved by weight: any stretch holds each one's share to within a few elements: three of 256,
+    seven of a million.
 
     `until` says when it ends: when one that has ended is due ("first", dload-ml's "any"), when all have been read once,
     the others going round again ("cycle"), or when all have ended, the rest sharing what is left ("all"). `weights`:
