@@ -129,7 +129,7 @@ class Course:
         if plan["C"] is None:
             plan["C"] = plan["H"] if indexed else _columns(batch, world)
         if plan["m"] is None:
-            plan["m"] = 1 if indexed else min(max(workers, 1), _MOST_TURNS)
+            plan["m"] = 1 if indexed or plan.get("ramp") else min(max(workers, 1), _MOST_TURNS)
         if indexed and plan["m"] != 1:
             raise ConfigError(f"turns={plan['m']}: a pipeline with places has one turn", remedy="leave it out")
         if plan["C"] % plan["H"]:

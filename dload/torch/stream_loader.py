@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from dload.api.course import Assignment, Course
 from dload.api.loader import Builder, StepLoader
 from dload.api.pipeline import OnErrorGiven, Pipeline
 from dload.errors import ConfigError
+from dload.pipeline.ramp import Ramp
 from dload.run.steps import Collate
 from dload.torch.collate import collate as default_collate
 from dload.torch.workers import Fleet
@@ -30,13 +31,15 @@ class StreamLoader(StepLoader):
     Each item is `collate(list of this rank's rows)`; `collate=list` gives the rows themselves, None means
     `dload.torch.collate`. `num_workers=0` builds steps in this process. A pipeline in the stream tier (with a filter,
     say) can use a number of workers that divides its `turns`, which are chosen so at the first run; where it was begun
-    on another number fewer may work, which is said.
+    on another number, or has a `ramp` and so one turn, fewer may work, which is said.
 
     `prefetch_factor` (items that each worker builds ahead, of a step or of several quick ones; at most 1,024),
     `persistent_workers`, `pin_memory` and `multiprocessing_context` are the DataLoader's; `in_order=False` is refused,
     since a state couldn't say what was handed out. Everything else, and what is raised, is as in `dload.Loader`.
 
-    It has what others look for in a loader: `len`, `set_epoch`, `state_dict` and `load_state_dict`.
+    It has what others look for in a loader: `len`, `set_epoch`, `state_dict` and `load_state_dict`. A Lightning Trainer
+    saves and loads its state; where it has no length, Lightning takes each step one early, and what it saves is one
+    step ahead: give it a length by `steps`.
     """
 
     def __init__(
@@ -63,6 +66,8 @@ class StreamLoader(StepLoader):
         in_order: bool = True,
         on_error: OnErrorGiven = None,
         fail_after: int = 100,
+        ramp: Ramp | None = None,
+        phases: Sequence[tuple[int, Sequence[float]]] | None = None,
     ) -> None:
         if num_workers < 0 or prefetch_factor < 1:
             raise ConfigError(f"num_workers={num_workers} and prefetch_factor={prefetch_factor}: at least 0 and 1")
@@ -75,7 +80,7 @@ class StreamLoader(StepLoader):
             Course(
                 pipe, global_batch, rank=rank, world_size=world_size, replicas=replicas, ends=ends, steps=steps,
                 agree=agree, columns=columns, turns=turns, homes=homes, seed=seed, workers=num_workers,
-                on_error=on_error, fail_after=fail_after,
+                on_error=on_error, fail_after=fail_after, ramp=ramp, phases=phases,
             ),
             max(1, num_workers),
         )  # fmt: skip
@@ -108,9 +113,12 @@ class StreamLoader(StepLoader):
         most = next(count for count in range(min(self.num_workers, turns), 0, -1) if turns % count == 0)
         if most != self.num_workers and not self._told:
             self._told = True
+            ways_out = f"begin a run with turns={self.num_workers} to use all"
+            if self._course.plan.get("ramp"):
+                ways_out = "with a ramp it has one"
             warnings.warn(
                 f"{most} of {self.num_workers} workers work: in this pipeline their number must divide turns={turns}; "
-                f"begin a run with turns={self.num_workers} to use all",
+                + ways_out,
                 stacklevel=5,
             )
         return most

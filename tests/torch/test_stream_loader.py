@@ -323,6 +323,43 @@ def test_case_c57_a_state_goes_on_at_other_worlds_or_is_refused(shuffled: Pipeli
         StreamLoader(shuffled, 16).load_state_dict(state)
 
 
+# ---- runs that change
+@pytest.mark.parametrize("persistent", [False, True])
+def test_a_ramp_and_phases_are_those_of_a_loader_and_go_on_in_either(repo: Repository, persistent: bool) -> None:
+    """Phases alone may change, for what comes."""
+    speech, noise = (repo.dataset(name).samples().map(key_of).repeat() for name in ("speech", "noise"))
+    pipe = dload.mix([speech, noise], [3, 1], seed=1)
+    given: dict[str, Any] = {"ramp": dload.Ramp(4, 4, 24), "phases": [(6, [0, 1])], "ends": "steps", "steps": 10}
+    given |= {"seed": 0, "columns": 1, "rank": 0, "world_size": 1}
+    expected = epochs(dload.Loader(pipe, 12, **given), 2)
+    assert {len(rows) for rows in expected[0]} == {4, 8, 12}
+    assert {key[0] for rows in expected[0][6:] for key in rows} == {"n"}
+    with StreamLoader(pipe, 12, num_workers=2, collate=list, persistent_workers=persistent, **given) as loader:
+        assert epochs(loader, 2) == expected
+    later = given | {"phases": [(6, [0, 1]), (12, [1, 0])]}
+    with StreamLoader(pipe, 12, num_workers=2, collate=list, persistent_workers=persistent, **given) as loader:
+        begun = [rows for _, rows in zip(range(8), loader, strict=False)]
+        state = loader.state_dict()
+    for made in (dload.Loader(pipe, 12, **later), StreamLoader(pipe, 12, num_workers=3, collate=list, **later)):
+        with made as other:
+            other.load_state_dict(state)
+            assert begun + list(other) == expected[0]
+            rows = list(other)
+            assert rows[:2] == expected[1][:2] and {key[0] for row in rows[2:] for key in row} == {"k"}
+    with pytest.raises(ValueError, match="before step 8, this loader was given"):
+        StreamLoader(pipe, 12, **given | {"phases": [(5, [0, 1])]}).load_state_dict(state)
+
+
+def test_a_ramp_over_a_stream_has_one_worker_which_is_said(filtered: Pipeline) -> None:
+    given: dict[str, Any] = {"ramp": dload.Ramp(4, 4, 60), "ends": "steps", "steps": 8, "rank": 0, "world_size": 1}
+    expected = list(dload.Loader(filtered, 12, seed=0, **given))
+    loader = StreamLoader(filtered, 12, num_workers=2, collate=list, seed=0, **given)
+    with loader, pytest.warns(UserWarning, match="1 of 2 workers work: .* with a ramp it has one"):
+        assert list(loader) == expected
+    with pytest.raises(ConfigError, match="a ramp goes on over epochs and has one turn"):
+        StreamLoader(filtered, 12, turns=2, **given)
+
+
 # ---- errors
 @pytest.mark.parametrize("persistent", [False, True])
 def test_case_c63_a_workers_error_comes_in_its_step_and_can_be_skipped(repo: Repository, persistent: bool) -> None:
