@@ -24,10 +24,11 @@ from dload.manifest import Manifest, SampleDiff
 from dload.pack import Sample
 from dload.repo import compare, copying, derived, gc, keys, removal
 from dload.repo.commit import CommitOptions, Outcome, append, commit
+from dload.repo.group import Item
 from dload.repo.history import DatasetInfo, History, Removal
 from dload.repo.lockfile import find_lock, read_pins, write_pin
 from dload.repo.memo import FileMemo
-from dload.repo.packing import Item, Part
+from dload.repo.packing import Part
 from dload.repo.refs import Record
 from dload.repo.repair import Repair, Source, StoreSource
 from dload.repo.verify import VerifyReport, verify

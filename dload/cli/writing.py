@@ -166,8 +166,8 @@ def _show_plan(session: Session, name: str, folder: Folder, options: CommitOptio
     shards = 0
     for group in groups(folder, packing):
         shards += 1
-        for item in group:
-            for field, size in item.sizes.items():  # type: ignore[union-attr]  # a folder's samples are lazy
+        for item in group.lazy() or ():
+            for field, size in item.sizes.items():
                 counts[field] = counts.get(field, 0) + 1
                 totals[field] = totals.get(field, 0) + size
     facts = {

@@ -17,7 +17,7 @@ from dload.errors import ConfigError, DuplicateKeyError, SampleError
 from dload.importers.names import Patterns, split_path
 from dload.importers.restore import EXPORTING, PARTIAL
 from dload.pack.samples import MAX_KEY_SIZE, MAX_NAME_SIZE, MAX_VALUE_SIZE
-from dload.repo.packing import LazySample
+from dload.repo.group import LazySample
 
 LEFT_OUT = (b".git", b".DS_Store", os.fsencode(PARTIAL), os.fsencode(EXPORTING))
 _RACY_SECONDS = 2.0

@@ -12,7 +12,7 @@ from typing import Any, Protocol, runtime_checkable
 from dload.errors import ConfigError, SampleError
 from dload.importers.columns import META, Column, columns_meta
 from dload.importers.source import Files, open_files, read_json
-from dload.repo.packing import Item
+from dload.repo.group import Item
 
 
 @runtime_checkable

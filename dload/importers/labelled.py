@@ -15,7 +15,7 @@ from dload.importers.folder import Folder
 from dload.importers.jsonl import JsonLines
 from dload.importers.names import split_path
 from dload.importers.source import Files, open_files
-from dload.repo.packing import LazySample
+from dload.repo.group import LazySample
 
 TABLES = ("metadata.csv", "metadata.jsonl")
 FILE_NAME = "file_name"

@@ -31,9 +31,10 @@ from dload.pack import check_codecs, validate_key
 from dload.repo import keys
 from dload.repo.derived import sources
 from dload.repo.footers import read_index, read_indexes
+from dload.repo.group import Item
 from dload.repo.history import History
 from dload.repo.leases import Lease
-from dload.repo.packing import Item, PackMemo, Part, ShardDone, ShardSender
+from dload.repo.packing import PackMemo, Part, ShardDone, ShardSender
 from dload.repo.publish import hide_torn, missing_shards, publish, put_once
 from dload.repo.refs import OvertakenError, Record, Ref, new_record, read_latest, require_conditions
 from dload.repo.uniqueness import KeyCheck

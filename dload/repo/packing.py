@@ -19,25 +19,9 @@ from dload.files.atomic import disk_full
 from dload.manifest import Packing
 from dload.pack import Cutter, PackedShard, ShardWriter, sample_size, validate_key
 from dload.repo import keys
+from dload.repo.group import Group, Item, LazySample
 from dload.repo.leases import Lease
 from dload.store.base import Store
-
-
-@dataclass(frozen=True, slots=True)
-class LazySample:
-    """A sample whose sizes are known before its bytes are read.
-
-    `load` gives the fields, as many bytes each as `sizes` says, and may be called from any thread. Equal `stamp`s
-    promise equal keys and bytes, so that a shard packed before need not be read again; None: always read.
-    """
-
-    key: str
-    sizes: Mapping[str, int]
-    load: Callable[[], Mapping[str, bytes]]
-    stamp: bytes | None = None
-
-
-Item = tuple[str, Mapping[str, bytes]] | LazySample
 
 
 class PackMemo(Protocol):
@@ -73,7 +57,9 @@ class _StoppedError(Exception):
 
 
 class ShardSender:
-    """Packs groups of samples in a staging folder and sends what the store lacks.
+    """Packs groups of samples in a staging folder and sends what the store lacks. In memory are the shards under way,
+    one more than there are workers: of each the bytes of its samples, and of the small ones (below a kilobyte) about
+    70 bytes beside; while it is packed, some 200 bytes for each key.
 
     `covered`: digests that the lease protects as its parent's, so they need no look. `keep` is called with a shard's
     digest and its file, once it is in the store, before the file goes (to put it into the local cache).
@@ -130,7 +116,7 @@ class ShardSender:
                 for path in list(self._files):
                     self._remove(path)
 
-    def _pack_then_send(self, number: int, group: list[Item], senders: ThreadPoolExecutor) -> Future[ShardDone]:
+    def _pack_then_send(self, number: int, group: Group, senders: ThreadPoolExecutor) -> Future[ShardDone]:
         stamp = group_stamp(group, self.packing) if self.memo is not None else None
         if self.memo is not None and stamp is not None:
             known = self.memo.get(stamp)
@@ -142,21 +128,16 @@ class ShardSender:
             self.memo.put(stamp, shard)
         return senders.submit(self._send, number, shard, path)
 
-    def _pack(self, group: list[Item]) -> tuple[PackedShard, Path]:
+    def _pack(self, group: Group) -> tuple[PackedShard, Path]:
         path = self.staging / f"shard-{secrets.token_hex(8)}"
         self._files.add(path)
         try:
             with disk_full(self.staging, self.packing.target), path.open("xb", buffering=0) as file:
                 writer = ShardWriter(file, codecs=self.packing.codecs)
-                group.reverse()
-                while group:
+                for key, fields in group.taken():
                     if self._stopped.is_set():
                         raise _StoppedError
-                    item = group.pop()  # and with it its bytes, as soon as they are written
-                    if isinstance(item, LazySample):
-                        writer.add(item.key, item.load())
-                    else:
-                        writer.add(*item)
+                    writer.add(key, fields)
                 return writer.finish(), path
         except BaseException:
             self._remove(path)
@@ -190,10 +171,10 @@ class ShardSender:
         return info is not None and info.size == shard.size
 
 
-def groups(items: Iterable[Item], packing: Packing) -> Iterator[list[Item]]:
+def groups(items: Iterable[Item], packing: Packing) -> Iterator[Group]:
     """The items of each shard. Raises SampleError, naming the item, for what isn't a sample."""
     cutter = Cutter(packing.target, packing.boundaries)
-    group: list[Item] = []
+    group = Group()
     for ordinal, item in enumerate(items):
         if isinstance(item, LazySample):
             key, names = item.key, tuple(item.sizes)
@@ -204,8 +185,8 @@ def groups(items: Iterable[Item], packing: Packing) -> Iterator[list[Item]]:
             names, size = tuple(fields), sample_size(key, fields)
         if cutter.begins(key, size, names):
             yield group
-            group = []
-        group.append(item)
+            group = Group()
+        group.add(item, names, size)
     if group:
         yield group
 
@@ -218,11 +199,14 @@ def as_sample(item: object, ordinal: int | str) -> tuple[str, Mapping[str, bytes
     return item[0], item[1]
 
 
-def group_stamp(group: list[Item], packing: Packing) -> bytes | None:
+def group_stamp(group: Group, packing: Packing) -> bytes | None:
     """What a shard's bytes depend on, where all its samples have stamps."""
     state = blake2b(repr(("DLOADPK2", sorted(packing.codecs.items()))).encode(), digest_size=32)
-    for item in group:
-        if not isinstance(item, LazySample) or item.stamp is None:
+    items = group.lazy()
+    if items is None:
+        return None
+    for item in items:
+        if item.stamp is None:
             return None
         for part in (item.key.encode(), item.stamp):
             state.update(len(part).to_bytes(4, "little") + part)

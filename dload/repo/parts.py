@@ -11,8 +11,9 @@ from collections.abc import Iterable, Iterator
 
 from dload.manifest import Packing
 from dload.repo.commit import staging
+from dload.repo.group import Item
 from dload.repo.leases import Lease
-from dload.repo.packing import Item, Part, ShardSender
+from dload.repo.packing import Part, ShardSender
 from dload.repo.uniqueness import key_hash
 from dload.store.base import Store
 

@@ -22,7 +22,7 @@ from dload.importers.source import expand, open_files
 from dload.importers.target import Request
 from dload.importers.to_jsonl import write
 from dload.pack import Sample
-from dload.repo.packing import LazySample
+from dload.repo.group import LazySample
 
 
 def tree(root: Path, files: dict[str, str | bytes]) -> Path:

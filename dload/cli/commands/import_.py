@@ -18,7 +18,7 @@ from dload.sizes import format_size
 
 if TYPE_CHECKING:
     from dload.importers import Importer
-    from dload.repo.packing import Item
+    from dload.repo.group import Item
 
 KINDS = """\b
 SOURCE is a folder, a file, a pattern (shard-{000..009}.tar, *.parquet; quote
@@ -113,7 +113,7 @@ def _import(session: Session, name: str, importer: Importer, options: Any, key: 
 
 
 def _show(session: Session, source: str, importer: Importer) -> None:
-    from dload.repo.packing import LazySample
+    from dload.repo.group import LazySample
 
     first = []
     for item in islice(importer, _SHOWN):
