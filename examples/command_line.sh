@@ -30,7 +30,7 @@ printf 'cp LIBRARY/json/*.py files\n' > made.sh
 # ---- a store: here a folder, elsewhere --bucket my-data --endpoint-url https://...
 shows "dload.toml" dload init --project --store store --cache-dir cache --cache-budget 100MB
 shows "[cache] budget" dload config show
-shows "0 data sets" dload status
+shows "dload commit NAME --from DIR" dload status
 shows "all is well" dload doctor
 
 # ---- a first version: x.py is sample x with the field py

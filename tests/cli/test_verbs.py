@@ -321,7 +321,8 @@ def test_status_and_doctor(cli: Cli) -> None:
 
 def test_with_nothing_set_status_says_that_the_store_is_local(cli: Cli) -> None:
     del cli.env["DLOAD_STORE"]
-    assert "a local folder, since nothing is set" in cli.ok("status").out
+    status = cli.ok("status")
+    assert "a local folder, since nothing is set" in status.out and "next: dload commit NAME --from DIR" in status.err
 
 
 def test_demo_shows_the_main_job_and_leaves_nothing(cli: Cli, tmp_path: Path) -> None:

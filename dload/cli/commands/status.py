@@ -27,21 +27,20 @@ def command(session: Session) -> int:
     ]  # fmt: skip
     if config.endpoint_url:
         rows.insert(1, ("endpoint", config.endpoint_url))
-    code = 0
+    code, following = 0, "dload ls"
     try:
         pins, names = session.repo.pins(), session.repo.list_datasets()
         facts |= {"store": session.repo.url, "lock": str(session.repo.lock_path), "pins": pins, "data_sets": names}
         rows.append(("lock", f"{session.repo.lock_path}: {count(len(pins), 'pin')}" if pins else "no dload.lock here"))
         rows.append(("answer", f"{count(len(names), 'data set')}"))
+        if not names:
+            following = "dload commit NAME --from DIR"
     except DloadError as error:
-        code = error.exit_code
+        code, following = error.exit_code, "dload doctor"
         facts["error"] = {"kind": error.kind, "message": error.message, "remedy": error.remedy}
         rows.append(("answer", f"error: {error}"))
     session.out.facts(facts, lambda: pairs(rows))
-    if not code:
-        session.out.next("dload ls")
-    else:
-        session.out.next("dload doctor")
+    session.out.next(following)
     return code
 
 
