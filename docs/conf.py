@@ -38,11 +38,14 @@ add_module_names = False
 python_use_unqualified_type_names = True
 python_maximum_signature_line_length = 88
 autodoc_member_order = "bysource"
+autodoc_preserve_defaults = True  # as they are written
 # Large, and nothing of theirs is described here.
 autodoc_mock_imports = ["array_record", "datasets", "grain", "pyarrow", "pytest", "ray", "torch"]
 
 html_theme = "furo"
 html_extra_path = ["index.html"]
+html_static_path = ["static"]
+html_css_files = ["wide.css"]
 html_copy_source = False
 html_show_copyright = False
 

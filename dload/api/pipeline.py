@@ -86,9 +86,10 @@ class Pipeline:
         on_error: OnErrorGiven = None,
         fail_after: int = 100,
     ) -> Pipeline:
-        """`fn(list of up to `size` elements)` gives one result for each, in order (ConfigError where it doesn't). What
-        it gives for an element mustn't hang on the others: which come together isn't fixed, and where it fails it is
-        called with each alone, so that only those that fail are lost. `workers` and `queue` (elements): see `map`."""
+        """`fn(elements)`, a list of up to `size`, gives one result for each, in order (ConfigError where it doesn't).
+        What it gives for an element mustn't hang on the others: which come together isn't fixed, and where it fails it
+        is called with each alone, so that only those that fail are lost. `workers` and `queue` (elements): see
+        `map`."""
         policy = on_error_given(on_error, fail_after)
         return Pipeline(elementwise.MapBatches(self.node, fn, size, workers=workers, queue=queue, on_error=policy))
 
