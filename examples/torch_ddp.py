@@ -1,4 +1,4 @@
-"""Distributed training on gloo: two ranks, one is lost, and the other goes on alone with the losses of an unbroken run.
+"""Distributed training on gloo: one of two ranks is killed; the run goes on on one, with the losses of an unbroken run.
 
     pip install 'dload-ml[torch]' scikit-learn
     python examples/torch_ddp.py
