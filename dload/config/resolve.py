@@ -118,9 +118,9 @@ class Config:
 
 def _missing(*names: str) -> ConfigError:
     settings = [SETTINGS[name] for name in names]
-    ways = "; ".join(f"{each.name} ({each.variable}, or {each.place} in dload.toml)" for each in settings)
+    ways = " and ".join(f"no {each.name} is set ({each.variable}, or {each.place} in dload.toml)" for each in settings)
     flags = " ".join(f"{each.flag} ..." for each in settings)
-    return ConfigError(f"not set for the bucket: {ways}", remedy=f"set it with: dload init {flags}")
+    return ConfigError(ways, remedy=f"set it with: dload init {flags}")
 
 
 def _files(cwd: Path, env: Mapping[str, str]) -> Iterator[Path]:
