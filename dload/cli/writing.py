@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,11 +14,12 @@ import click
 from dload.cli.facts import manifest_facts, summary
 from dload.cli.output import clean, count, pairs
 from dload.cli.session import Session
-from dload.errors import ConfigError
+from dload.errors import ConfigError, DloadError
 from dload.sizes import format_size, parse_size
 
 if TYPE_CHECKING:
     from dload.importers.folder import Folder
+    from dload.manifest import Manifest
     from dload.repo.commit import CommitOptions, Outcome
     from dload.repo.packing import ShardDone
 
@@ -198,4 +200,18 @@ def show_outcome(session: Session, outcome: Outcome) -> None:
     what = f"{count(outcome.shards_sent, 'shard')} sent, {format_size(outcome.bytes_sent)}"
     session.out.say(f"committed {summary(manifest)} ({what})")
     parent = outcome.record.parent
+    if parent:
+        _say_what_is_gone(session, manifest, parent)
     session.out.next(f"dload diff {manifest.name} {parent[:12]} latest" if parent else f"dload pin {manifest.name}")
+
+
+def _say_what_is_gone(session: Session, manifest: Manifest, parent: str) -> None:
+    """A commit is the whole of a version, and who forgets --recipe and --meta leaves them behind."""
+    with suppress(DloadError):  # the parent may be removed by now
+        before = session.repo.dataset(manifest.name, parent).manifest
+        sides = (("recipe", before.recipe, manifest.recipe), ("meta", before.meta, manifest.meta))
+        gone = [what for what, had, has in sides if had and not has]
+        if gone:
+            options = " and ".join(f"--{what}" for what in gone)
+            had = f"{manifest.name}@{parent[:12]} had {' and '.join(gone)}"
+            session.out.say(f"note: {had}, this version has none: give {options} each time")

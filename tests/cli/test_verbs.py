@@ -46,6 +46,19 @@ def test_commit_stores_recipe_meta_message_and_shard_size(cli: Cli) -> None:
     assert cli.ok("log", "birds", "--json").json()[0]["message"] == "first try"
 
 
+def test_a_recipe_and_meta_that_are_left_behind_are_spoken_of(cli: Cli) -> None:
+    """A commit is the whole of a version; who forgets them hears of it."""
+    cli.files({"make.py": "print()"}, "scripts")
+    options = ["--recipe", "scripts/make.py", "--meta", "room=B12"]
+    first = cli.commit({"a.txt": "a"}, *options)
+    note = f"note: birds@{first[:12]} had recipe and meta, this version has none: give --recipe and --meta each time"
+    cli.files({"b.txt": "b"})
+    assert note in cli.ok("commit", "birds", "--from", "data").err
+    assert "note:" not in cli.ok("commit", "birds", "--from", "data", *options).err
+    cli.files({"c.txt": "c"}, "more")
+    assert "note:" not in cli.ok("append", "birds", "--from", "more").err
+
+
 def test_commit_dry_run_reads_and_writes_nothing(cli: Cli) -> None:
     cli.files(TREE)
     plan = cli.ok("commit", "birds", "--from", "data", "--dry-run", "--json").json()
