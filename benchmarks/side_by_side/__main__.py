@@ -6,6 +6,7 @@ import argparse
 import datetime
 import json
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,9 @@ def main() -> None:
     running = verbs.add_parser("run", help="measure, print, write results and plots")
     running.add_argument("--quick", action="store_true", help="less data, two rounds")
     running.add_argument("--rounds", type=int, help="of each row; default 5")
-    running.add_argument("--rows", nargs="+", metavar="ROW", help="those whose names begin so; see `rows`")
+    running.add_argument(
+        "--rows", nargs="+", metavar="ROW", help="only those whose names begin so; other results are kept"
+    )
     systems = [*HERE, *ENVIRONMENTS]
     running.add_argument("--systems", nargs="+", choices=systems, default=systems, metavar="SYSTEM")
     running.add_argument("--output", type=Path, default=RESULTS / "side_by_side.json")
@@ -61,31 +64,46 @@ def _plots(given: argparse.Namespace) -> None:
 
 
 def _run(given: argparse.Namespace) -> None:
-    rounds = given.rounds or (2 if given.quick else 5)
+    rounds, begin = given.rounds or (2 if given.quick else 5), time.monotonic()
     with tempfile.TemporaryDirectory(prefix="dload-side-by-side-", dir=given.scratch) as name:
         folder = Path(name)
         chosen = [
             row for row in rows(QUICK if given.quick else FULL, folder)
             if given.rows is None or row.name.startswith(tuple(given.rows))
         ]  # fmt: skip
-        stage = Stage(folder, given.folder, [system for system in LABELS if system in given.systems], DISTANT)
-        told = machine()
-        print(", ".join(f"{key} {value}" for key, value in told.items()), flush=True)
-        with stage.opened():
+        record = {
+            "when": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"), "machine": machine(), "rounds": rounds,
+            "quick": given.quick, "distant": DISTANT_SAID, "labels": LABELS, "ours": OURS,
+            "versions": {}, "results": _kept(given) if given.rows else [],
+        }  # fmt: skip
+        print(", ".join(f"{key} {value}" for key, value in record["machine"].items()), flush=True)
+        with Stage(folder, given.folder, [one for one in LABELS if one in given.systems], DISTANT).opened() as stage:
             for system in stage.missing:
                 print(f"{LABELS[system]}: left out, no environment in {given.folder}")
-            versions = {}
-            results = run(stage, chosen, rounds, lambda line: print(line, flush=True))
-            versions = {system: child.versions for system, child in stage.children.items()}
-    record: dict[str, Any] = {
-        "when": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"), "machine": told, "versions": versions,
-        "rounds": rounds, "quick": given.quick, "distant": DISTANT_SAID,
-        "labels": LABELS, "ours": OURS, "results": [result.as_json() for result in results],
-    }  # fmt: skip
-    given.output.parent.mkdir(parents=True, exist_ok=True)
-    given.output.write_text(json.dumps(record, indent=1) + "\n")
+            for found in run(stage, chosen, rounds, lambda line: print(line, flush=True)):
+                record["results"] = _replaced(record["results"], [result.as_json() for result in found])
+                record["versions"] = {system: child.versions for system, child in stage.children.items()}
+                given.output.parent.mkdir(parents=True, exist_ok=True)
+                given.output.write_text(json.dumps(record, indent=1) + "\n")  # what there is, should it be cut off
     write_plots(record, given.output.parent)
-    print(f"written to {given.output}")
+    print(f"written to {given.output} after {(time.monotonic() - begin) / 60:.0f} minutes")
+
+
+def _kept(given: argparse.Namespace) -> list[dict[str, Any]]:
+    """The results of a run of the same sizes, of which some rows are run again."""
+    if not given.output.exists():
+        return []
+    before = json.loads(given.output.read_text())
+    found: list[dict[str, Any]] = before["results"] if before["quick"] == given.quick else []
+    return found
+
+
+def _replaced(results: list[dict[str, Any]], new: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """`new` where the same row was, else behind the others."""
+    names = {one["row"] for one in new}
+    at = next((number for number, one in enumerate(results) if one["row"] in names), len(results))
+    others = [one for one in results if one["row"] not in names]
+    return [*others[:at], *new, *others[at:]]
 
 
 if __name__ == "__main__":

@@ -143,7 +143,7 @@ def _overview(record: dict[str, Any], path: Path) -> bool:
     if not rows:
         return False
     low, high = 0.1, max(10.0, *(ratio for _, ratios in rows for ratio in ratios.values()))
-    left, right = 340.0, WIDTH - 24.0
+    left, right = 330.0, WIDTH - 150.0
 
     def x(ratio: float) -> float:
         return left + (right - left) * math.log(max(low, ratio) / low) / math.log(high / low)
@@ -167,7 +167,7 @@ def _overview(record: dict[str, Any], path: Path) -> bool:
             drawing.dot(x(ratio), drawing.height + ROW / 2, "behind" if ratio < 1 else "ours", label)
         name = f"{record['labels'][least]} {ratios[least]:.2f}"
         if ratios[least] < 1:
-            drawing.text(right + 16, drawing.height + 13, name, "quiet", "end")
+            drawing.text(WIDTH - 8, drawing.height + 13, name, "quiet", "end")
         drawing.height += ROW
     drawing.height += 10
     drawing.save(path, "overview")

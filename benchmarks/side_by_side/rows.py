@@ -42,7 +42,7 @@ class Row:
 
     def finish(self, child: Child) -> None:
         """Behind the last round."""
-        child.ask("forget", TIMEOUT)
+        child.forget()
 
     @property
     def window(self) -> int:
@@ -237,7 +237,9 @@ class Mix(Row):
         done = child.ask("mix", TIMEOUT, places=places, take=take, least=0.2)
         if done["count"] != take or (done["sources"] != self.sources and take >= 20 * self.sources):
             raise FailedError(f"{child.system} gave {done['count']} of {take} samples from {done['sources']} sources")
-        return {"samples": done["count"] / done["seconds"], "off": done["off"]}
+        return {
+            "samples": done["count"] / done["seconds"], "cpu": done["cpu"] / done["count"] * 1e6, "off": done["off"],
+        }  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -246,17 +248,25 @@ class Write(Row):
 
     remote: bool = False
 
+    def prepare(self, stage: Stage, child: Child) -> None:
+        """A small one, so that what is imported late is there."""
+        self._write(stage, child, Spec(16, 1000))
+
     def measure(self, stage: Stage, child: Child) -> dict[str, float]:
-        place = stage.fresh(self._place(stage, child, remote=self.remote), also_prefix=True)
+        done = self._write(stage, child, self.spec)
+        if self.remote:
+            stage.empty_bucket()
+        return {"megabytes": self.spec.bytes / 1e6 / done["seconds"], "cpu": done["cpu"] / self.spec.bytes * 1e9}
+
+    def _write(self, stage: Stage, child: Child, spec: Spec) -> dict[str, Any]:
         if not self.remote and child.system == "dload_ml":
             raise RefusedError("keeps data sets in a bucket alone")
         if child.system == "ideal":
             raise RefusedError("the same as bare")
-        done = child.ask("write", TIMEOUT, place=asdict(place), spec=asdict(self.spec))
+        place = stage.fresh(self._place(stage, child, remote=self.remote), also_prefix=True)
+        done = child.ask("write", TIMEOUT, place=asdict(place), spec=asdict(spec))
         stage.drop(place, also_folder=True)
-        if self.remote:
-            stage.empty_bucket()
-        return {"megabytes": self.spec.bytes / 1e6 / done["seconds"], "cpu": done["cpu"] / self.spec.bytes * 1e9}
+        return done
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import groupby
 from statistics import median
@@ -22,6 +22,7 @@ LABELS = {
     "mosaicml": "MosaicML", "webdataset": "WebDataset", "lancedb": "LanceDB", "huggingface": "HF datasets",
     "grain": "Grain",
 }  # fmt: skip
+PATIENCE = 30.0  # seconds of one system in one row: whoever takes longer has fewer rounds
 Say = Callable[[str], None]
 
 
@@ -56,19 +57,17 @@ class Result:
         }  # fmt: skip
 
 
-def run(stage: Stage, rows: list[Row], rounds: int, say: Say) -> list[Result]:
-    """All rows on an opened stage; rows of the same data together."""
-    results: list[Result] = []
+def run(stage: Stage, rows: list[Row], rounds: int, say: Say) -> Iterator[list[Result]]:
+    """All rows on an opened stage, each one's results when it is done; rows of the same data together."""
     for _, group in groupby(rows, key=lambda row: row.data):
         for row in group:
             begin = time.monotonic()
             found = run_row(stage, row, min(rounds, row.rounds or rounds))
-            results += found
             say(f"{row.title} ({time.monotonic() - begin:.0f} s)")
             for result in found:
                 say(describe(result))
+            yield found
         stage.clear()
-    return results
 
 
 def run_row(stage: Stage, row: Row, rounds: int) -> list[Result]:
@@ -77,12 +76,15 @@ def run_row(stage: Stage, row: Row, rounds: int) -> list[Result]:
     for child in stage.children.values():
         if _tried(results, child, lambda child=child: row.prepare(stage, child)):  # type: ignore[misc]
             going.append(child)
+    spent = dict.fromkeys(stage.children, 0.0)
     for number in range(rounds):
         turn = number % len(going) if going else 0  # nobody is always behind the same one
         for child in going[turn:] + going[:turn]:
-            if any(child.system in result.failed or child.system in result.refused for result in results):
-                continue
-            _tried(results, child, lambda child=child: _measure(stage, row, child, results))  # type: ignore[misc]
+            if spent[child.system] < PATIENCE:
+                begin = time.monotonic()
+                if not _tried(results, child, lambda child=child: _measure(stage, row, child, results)):  # type: ignore[misc]
+                    spent[child.system] = PATIENCE
+                spent[child.system] += time.monotonic() - begin
     for child in going:
         _tried(results, child, lambda child=child: row.finish(child))  # type: ignore[misc]
     return results
@@ -119,7 +121,9 @@ def describe(result: Result) -> str:
             low, high = min(result.values[system]), max(result.values[system])
             ratio = result.ahead(system) if system != OURS else None
             beside = "" if ratio is None else f"  dload {ratio:.2f} x"
-            line = f"    {name:14}{number(result.middle(system)):>12}  ({number(low)} to {number(high)}){beside}"
+            rounds = len(result.values[system])
+            span = f"({number(low)} to {number(high)}, {rounds} x)"
+            line = f"    {name:14}{number(result.middle(system)):>12}  {span}{beside}"
             lines.append(line)
         elif system in result.failed:
             lines.append(f"    {name:14}      failed: {result.failed[system].strip().splitlines()[-1][:160]}")

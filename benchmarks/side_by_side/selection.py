@@ -37,7 +37,7 @@ class Sizes:
     least: float  # seconds that a warm measurement takes at least
 
 
-FULL = Sizes(51_200, 2_560, 64, 2_000, 20_000, 512, 8_192, 20_000, 16 * MB, 0.3)
+FULL = Sizes(32_000, 2_560, 64, 2_000, 12_000, 512, 4_096, 10_000, 16 * MB, 0.3)
 QUICK = Sizes(12_800, 768, 24, 500, 4_000, 128, 1_024, 4_000, 4 * MB, 0.1)
 TINY = Sizes(256, 256, 4, 8, 500, 0, 128, 64, MB // 2, 0.0)
 
@@ -52,7 +52,7 @@ def rows(sizes: Sizes, folder: Path) -> list[Row]:
         made += _of_one_size(name, Spec(count, size), shard, sizes.least)
     made += _from_s3(Spec(sizes.middle, 100_000), sizes.remote)
     for sources in (2, 10, 100):
-        spec, figures = Spec(sizes.mixed, 1000), (SAMPLES, Figure("off", "samples off an equal share", False))
+        spec, figures = Spec(sizes.mixed, 1000), (SAMPLES, CPU, Figure("off", "samples off an equal share", False))
         made.append(
             Mix(f"mix-{sources}", f"Mixing {sources} sources of 1 KB samples", f"mix-{sources}", spec, 8 * MB, figures,
                 sources=sources)

@@ -110,7 +110,7 @@ class Stage:
     def clear(self) -> None:
         """Have all data sets forgotten and deleted, in the bucket, too."""
         for child in self.children.values():
-            child.kill()
+            child.forget()
             for kind in ("data", "cache"):
                 shutil.rmtree(self.folder / "of" / child.system / kind, ignore_errors=True)
         self._written.clear()

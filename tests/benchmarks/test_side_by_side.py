@@ -36,7 +36,7 @@ def results(tmp_path_factory):
     said: list[str] = []
     with Stage(folder, folder / "none", ["bare", OURS, "litdata"], DISTANT).opened() as stage:
         assert stage.missing == ["litdata"]
-        found = run(stage, chosen, 1, said.append)
+        found = [result for each in run(stage, chosen, 1, said.append) for result in each]
     return found, said
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -43,6 +44,9 @@ class Grain(Peer):
 
     def start(self) -> None:
         import grain  # noqa: F401
+        from absl import flags
+
+        flags.FLAGS(["grain"])  # its worker processes need flags that were parsed
 
     def write(self, place: Place, samples: Iterable[Sample], count: int) -> None:
         from array_record.python.array_record_module import ArrayRecordWriter
@@ -78,10 +82,11 @@ class Grain(Peer):
     def loader(self, place: Place, workers: int, collate: Any) -> Iterable[Any]:
         import grain
 
-        made = self._dataset(place, True).to_iter_dataset().batch(BATCH, batch_fn=_Batched(collate))
+        epoch = self._dataset(place, True)
+        made = epoch.repeat().to_iter_dataset().batch(BATCH, batch_fn=_Batched(collate))
         if workers:
             made = made.mp_prefetch(grain.MultiprocessingOptions(num_workers=workers))
-        return made  # type: ignore[no-any-return]
+        return _Epochs(made, -(-len(epoch) // BATCH))
 
     def by_index(self, place: Place) -> Callable[[int], Any]:
         return self._dataset(place, False).__getitem__  # type: ignore[no-any-return]
@@ -110,6 +115,17 @@ class Grain(Peer):
 
         parent = self._dataset(place, False).map(tokens).to_iter_dataset()
         return grain.experimental.ConcatThenSplitIterDataset(parent, length_struct={"tokens": length})  # type: ignore[no-any-return]
+
+
+class _Epochs:
+    """One iterator over all epochs, so that its worker processes persist."""
+
+    def __init__(self, endless: Any, batches: int) -> None:
+        self._endless = iter(endless)
+        self._batches = batches
+
+    def __iter__(self) -> Iterator[Any]:
+        return islice(self._endless, self._batches)
 
 
 class _Batched:

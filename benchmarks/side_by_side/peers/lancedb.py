@@ -65,13 +65,24 @@ class LanceDB(Peer):
     def loader(self, place: Place, workers: int, collate: Any) -> Iterable[Any]:
         from lancedb.streaming import StreamingDataLoader
 
+        more = {"multiprocessing_context": self._context()} if workers else {}
+
         def batches(epoch: int) -> Any:  # it doesn't let its workers persist
             dataset = self._dataset(place, True, epoch, splits=max(1, workers))
             return StreamingDataLoader(
-                dataset, batch_size=BATCH, num_workers=workers, collate_fn=Collated(LanceDB, collate)
+                dataset, batch_size=BATCH, num_workers=workers, collate_fn=Collated(LanceDB, collate), **more
             )
 
         return _Epochs(batches)
+
+    @staticmethod
+    def _context() -> Any:
+        """Its threads don't outlive a fork, so workers come from a server that has it imported and not begun."""
+        import multiprocessing
+
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(["torch", "lancedb.streaming"])
+        return context
 
     def by_index(self, place: Place) -> Callable[[int], Any]:
         table = self._table(place)
