@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from dload.api.pipeline import NOTHING, OnErrorGiven, Pipeline, limit_of, run_seed
+from dload.api.pipeline import NOTHING, OnErrorGiven, Pipeline, a_pipeline, limit_of, run_seed
 from dload.errors import ConfigError, InfeasiblePipelineError
 from dload.pipeline.dealing import Deal
 from dload.pipeline.failures import OnError, Spared, on_error_given, skipped_before
@@ -86,7 +86,7 @@ class Course:
         phases: Sequence[tuple[int, Sequence[float]]] | None = None,
     ) -> None:
         """`workers`: how many share the steps, for the turns that are chosen where none are given."""
-        self.pipe = pipe
+        self.pipe = a_pipeline(pipe)
         policy = on_error_given(on_error, fail_after, in_place=True)
         self._whole = self.top = pipe.node if policy is None else with_default(pipe.node, policy)
         nodes = 1 if rank is not None else None

@@ -487,11 +487,14 @@ def mix(
 
 
 def _nodes(pipes: Iterable[Pipeline]) -> list[Node]:
-    nodes = []
-    for pipe in pipes:
-        if not isinstance(pipe, Pipeline):
-            raise ConfigError(
-                f"expected a Pipeline, got {type(pipe).__name__}", remedy="make one: dload.from_iterable(...)"
-            )
-        nodes.append(pipe.node)
-    return nodes
+    return [a_pipeline(pipe).node for pipe in pipes]
+
+
+def a_pipeline(given: object) -> Pipeline:
+    """What was given, if it is a pipeline. Raises ConfigError, which says how to make one."""
+    if not isinstance(given, Pipeline):
+        raise ConfigError(
+            f"expected a Pipeline, got {type(given).__name__}",
+            remedy="a data set's is ds.samples(), that of anything else dload.from_iterable(...)",
+        )
+    return given

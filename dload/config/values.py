@@ -29,6 +29,8 @@ def folder(value: Value, env: Mapping[str, str]) -> Path:
 def store(value: Value, env: Mapping[str, str]) -> str:
     """`s3://bucket/prefix` as it is; a folder, or a file:// URL, as an absolute path."""
     scheme, mark, rest = value.text.partition("://")
+    if not mark and scheme.startswith(("s3:", "file:")):  # a slash too few
+        raise ConfigError(f"{value.origin}: {value.text} is no store", remedy=_STORES)
     if not mark:
         return str(folder(value, env))
     if scheme == "file" and rest.startswith("/"):

@@ -72,7 +72,7 @@ def as_bytes(key: str, name: str, value: bytes | bytearray | memoryview) -> byte
     if not isinstance(value, bytes | bytearray | memoryview):
         raise SampleError(
             f"sample {key!r}: field {name!r} must be bytes, got {type(value).__name__}",
-            remedy="encode it first, for example by dload.text_bytes, dload.json_bytes or dload.npy_bytes",
+            remedy="encode it first, for example by dload.codecs.text_bytes, json_bytes or npy_bytes",
             key=key, field=name,
         )  # fmt: skip
     size = _nbytes(value)

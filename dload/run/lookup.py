@@ -74,7 +74,11 @@ class Lookup:
         return key_index(self._store, self._cache, self._manifest)
 
     def _locate(self, ordinal: int) -> tuple[int, int]:
-        return self._manifest.locate(range(self._manifest.num_samples)[ordinal])
+        manifest = self._manifest
+        if not -manifest.num_samples <= ordinal < manifest.num_samples:
+            what = f"{manifest.name}@{manifest.version[:12]}"
+            raise IndexError(f"there is no sample {ordinal}: {what} has {manifest.num_samples:,}")
+        return manifest.locate(ordinal % manifest.num_samples)
 
     # ---- one shard
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 import torch.utils.data
 
-from dload.api.pipeline import NOTHING, Pipeline, limit_of, run_seed
+from dload.api.pipeline import NOTHING, Pipeline, a_pipeline, limit_of, run_seed
 from dload.errors import ConfigError, InfeasiblePipelineError
 from dload.files.shared import SharedBytes
 from dload.pipeline.dealing import Deal
@@ -51,7 +51,7 @@ class DloadIterableDataset(torch.utils.data.IterableDataset[Any]):
     """See `as_iterable_dataset`. Its length is that of this rank's rows, where it is known."""
 
     def __init__(self, pipe: Pipeline, rank: int | None, world_size: int | None, global_batch: int | None) -> None:
-        self.pipe = pipe
+        self.pipe = a_pipeline(pipe)
         self.rank, self.world_size = rank_and_world(rank, world_size)
         self.global_batch = self.world_size if global_batch is None else global_batch
         self._seed = run_seed(pipe, alone=self.world_size == 1)

@@ -208,3 +208,12 @@ def test_check_and_explain_touch_no_storage(repo: Repository) -> None:
     assert pipe.check().ok
     assert "index tier" in pipe.explain()
     assert len(pipe) == 7
+
+
+@pytest.mark.parametrize("take", [lambda ds: dload.mix([ds]), lambda ds: dload.Loader(ds, 1)])
+def test_a_data_set_in_place_of_its_samples_is_refused_with_what_to_write(
+    take: Callable[[Any], object], repo: Repository
+) -> None:
+    repo.commit("words", [("a", {"txt": b"a"})])
+    with pytest.raises(ConfigError, match=r"expected a Pipeline, got Dataset — .* ds\.samples\(\)"):
+        take(repo.dataset("words"))

@@ -152,6 +152,7 @@ def test_an_empty_variable_is_not_set_except_for_the_prefix(project: Path, home:
         ("[remote]\nstore = 'ftp://x/y'\n", "ftp://x is no store"),
         ("[remote]\nstore = 's3:///y'\n", "names no bucket"),
         ("[remote]\nstore = 'file://y'\n", "is no store"),
+        ("[remote]\nstore = 's3:/bucket'\n", "s3:/bucket is no store"),
         ("a = " + "[" * 5000, "not valid TOML"),
         ("#" * (1 << 20) + "\n", "larger than 1 MiB"),
     ],

@@ -38,7 +38,7 @@ def test_bad_keys(key: object, why: str) -> None:
     ("fields", "why"),
     [({"": b""}, "sample 'k': the name of a field must have 1 to 100 bytes of UTF-8, got 0"),
      ({"a" * 101: b""}, "got 101"), ({"é" * 51: b""}, "got 102"), ({"\ud800": b""}, "surrogate"),
-     ({7: b""}, "must be a text"), ({"x": "text"}, "field 'x' must be bytes, got str — encode it first"),
+     ({7: b""}, "must be a text"), ({"x": "text"}, "got str — encode it first, for example by dload.codecs.text"),
      ({"x": None}, "got NoneType"), ({"x": 3}, "got int"), ({"x": [1]}, "got list")],
 )  # fmt: skip
 def test_bad_fields(fields: dict[str, bytes], why: str) -> None:

@@ -44,7 +44,7 @@ def test_fields_are_chosen(store, cache: ShardCache, made) -> None:
 
 @pytest.mark.parametrize("ordinal", [80, -81, 10**30])
 def test_no_such_number(store, cache: ShardCache, made, ordinal: int) -> None:
-    with pytest.raises(IndexError):
+    with pytest.raises(IndexError, match=rf"there is no sample {ordinal}: \S+@\w+ has 80"):
         Lookup(store, cache, made.manifest).by_ordinal(ordinal)
 
 
