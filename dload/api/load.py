@@ -72,8 +72,8 @@ def load(
     always, and every lane goes over the whole stream, to have its exact share. Fewer records than lanes are refused.
 
     Raises ConfigError where there is no such provider, split or format, or `records` isn't what there is (a stream may
-    have to be read to its end for that); NotFoundError where the data isn't there; TypeError for another provider's
-    options. Uses the network where the provider does.
+    have to be read to its end for that); NotFoundError where the data isn't there, UnavailableError where the hub
+    can't be asked for it; TypeError for another provider's options. Uses the network where the provider does.
     """
     train = _read(source, split, options, streaming, records)
     if shuffle:

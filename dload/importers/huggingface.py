@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from dload.codecs import npy_bytes
-from dload.errors import ConfigError, NotFoundError
+from dload.errors import ConfigError, NotFoundError, UnavailableError
 from dload.importers.arrow_types import Encode, describe, is_file
 from dload.importers.columns import Column
 from dload.importers.parquet import Rows, pieces
@@ -97,10 +97,15 @@ def _by_name(source: str, config: str | None, split: str | None) -> dict[str, An
         return _from_disk(Path(name))
     try:
         found = datasets.load_dataset(name, config, split=split)
-    except (FileNotFoundError, ConnectionError, ValueError) as error:
+    except ConnectionError as error:
+        raise UnavailableError(
+            f"{source} is neither a folder here nor in the cache of `datasets`, and the hub can't be reached: {error}",
+            remedy="check the name and the network",
+        ) from error
+    except (FileNotFoundError, ValueError) as error:
         raise NotFoundError(
             f"can't load {name!r} from the hub or its cache: {error}",
-            remedy="check the name, --config and --split, and that the hub can be reached",
+            remedy="check the name, --config and --split",
         ) from error
     return {str(split): found} if split is not None else dict(found)
 

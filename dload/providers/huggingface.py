@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from dload.errors import ConfigError, NotFoundError
+from dload.errors import ConfigError, NotFoundError, UnavailableError
 from dload.pipeline.provided import OpenStream, Origin
 from dload.providers.options import HFOptions
 
@@ -145,6 +145,12 @@ def _opened(origin: Origin, options: HFOptions, streaming: bool) -> Any:
         dataset = _named(datasets, origin, options, streaming)
     except FileNotFoundError as error:
         raise NotFoundError(f"hf/{origin['name']}: {error}") from error
+    except ConnectionError as error:
+        raise UnavailableError(
+            f"hf/{origin['name']}: {error}",
+            remedy="it is neither a folder here nor in the cache of `datasets`, and the hub can't be reached: check "
+            "the name and the network",
+        ) from error
     except ValueError as error:
         raise ConfigError(f"hf/{origin['name']}, split {origin['split']}: {error}") from error
     if options.prepare is not None:

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from dload.codecs import json_from, npy_from
-from dload.errors import ConfigError, NotFoundError, SampleError
+from dload.errors import ConfigError, NotFoundError, SampleError, UnavailableError
 from dload.importers import open_source
 from dload.importers.arrow_types import describe, type_of
 from dload.importers.columns import Column, columns_from_meta, columns_meta
@@ -359,8 +359,10 @@ def test_a_data_set_by_name_from_the_cache(
         ("train/00000000", {"text": "é".encode()}), ("train/00000001", {"text": b""}), ("train/00000002", {})
     ]  # fmt: skip
     assert [key for key, _ in of("hf/data", split="train[1:]")] == ["train[1:]/00000000", "train[1:]/00000001"]
-    with pytest.raises(NotFoundError, match=r"can't load 'nobody/nothing' from the hub or its cache"):
+    with pytest.raises(UnavailableError, match=r"hf/nobody/nothing is neither a folder here nor in the cache"):
         of("hf/nobody/nothing")
+    with pytest.raises(NotFoundError, match=r"can't load 'data' from the hub or its cache: .*val"):
+        of("hf/data", split="val")
     with pytest.raises(ConfigError, match="hf/ names no data set"):
         of("hf/")
     hub.save_to_disk("saved")

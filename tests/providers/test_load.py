@@ -16,7 +16,7 @@ import pytest
 import dload
 from dload.api import Pipeline
 from dload.api.loader import Loader, merge_states
-from dload.errors import ConfigError, NotFoundError
+from dload.errors import ConfigError, NotFoundError, UnavailableError
 from dload.pipeline.lanes import Grid, Lane
 from dload.providers import huggingface
 from dload.testing.pipelines import restores_everywhere
@@ -352,6 +352,8 @@ def test_what_is_not_there(files: Path, saved: Path, tfds_dir: Path, streaming: 
             list(dload.load(source, preprocess=number, split="nowhere", streaming=streaming))
     with pytest.raises(NotFoundError, match="nowhere"):
         list(dload.load(f"hf/{files}/nowhere", preprocess=number, streaming=streaming))
+    with pytest.raises(UnavailableError, match=r"hf/nobody/nothing: .* — it is neither a folder here nor in the cache"):
+        list(dload.load("hf/nobody/nothing", preprocess=number, streaming=streaming))
 
 
 def test_what_tfds_does_not_have(tfds_dir: Path) -> None:
