@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
+import signal
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -64,6 +66,7 @@ def _plots(given: argparse.Namespace) -> None:
 
 
 def _run(given: argparse.Namespace) -> None:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # children and server end with it
     rounds, begin = given.rounds or (2 if given.quick else 5), time.monotonic()
     with tempfile.TemporaryDirectory(prefix="dload-side-by-side-", dir=given.scratch) as name:
         folder = Path(name)

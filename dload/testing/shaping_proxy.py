@@ -10,7 +10,7 @@ It runs as a process of its own, so that it takes nothing of the interpreter of 
 Bytes pass as they are, so signatures hold. Latency is one way, in seconds, and delays bytes without making them fewer;
 rates are bytes a second, each direction for itself, of one connection and of all together (0: as fast as they come).
 It counts what passes: a request is a beginning of HTTP/1.1 that a client says first, or after the server has spoken.
-For each line on its standard input it writes the counts as a line of JSON.
+For each line on its standard input it writes the counts as a line of JSON, and it ends when a pipe there does.
 """
 
 from __future__ import annotations
@@ -235,17 +235,20 @@ async def _serve(target: str, latency: float, connection_rate: float, total_rate
     server = await asyncio.get_running_loop().create_server(connection, "127.0.0.1", 0, backlog=256)
     sys.stdout.write(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}\n")
     sys.stdout.flush()
+    loop = asyncio.get_running_loop()
+    over: asyncio.Future[None] = loop.create_future()
     with contextlib.suppress(PermissionError):  # a file or /dev/null, which nobody asks by
-        asyncio.get_running_loop().add_reader(sys.stdin, _tell, traffic)
-    await server.serve_forever()
+        loop.add_reader(sys.stdin, _tell, traffic, over)
+    async with server:
+        await over
 
 
-def _tell(traffic: Traffic) -> None:
+def _tell(traffic: Traffic, over: asyncio.Future[None]) -> None:
     if sys.stdin.readline():
         sys.stdout.write(json.dumps(asdict(traffic)) + "\n")
         sys.stdout.flush()
-    else:
-        asyncio.get_running_loop().remove_reader(sys.stdin)
+    elif not over.done():
+        over.set_result(None)
 
 
 def main() -> None:
