@@ -65,7 +65,8 @@ class Shuffle(Node):
         return [0] if self.full else list(accumulate(self._sizes, initial=0))
 
     def order(self, run: Run, epoch: Epoch) -> _Order:
-        """An epoch's order; the last few are kept, since places are asked for in pieces."""
+        """An epoch's order; the last two are kept, since places are asked for in pieces, and around an epoch's end of
+        both. Each holds rows that have their keys and haven't had their turn: megabytes."""
         key = (run.seed_of(self), epoch, run.homes)
         order = self._orders.get(key)
         if order is None:
@@ -76,7 +77,7 @@ class Shuffle(Node):
                 order = FullOrder(length, key[0], epoch, run.homes)
             else:
                 order = DisplacedOrder(self._sizes, key[0], epoch, run.homes, self.size)
-            self._orders = {**dict(list(self._orders.items())[-3:]), key: order}
+            self._orders = {**dict(list(self._orders.items())[-1:]), key: order}
         return order
 
     def _below(self, run: Run, epoch: Epoch, places: Sequence[int]) -> Sequence[int]:

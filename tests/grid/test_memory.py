@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import tracemalloc
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,11 @@ from torch.utils.data import DataLoader
 import dload
 from dload.api import Repository
 from dload.cache import ShardCache
+from dload.pipeline.dealing import Deal
+from dload.pipeline.lanes import Grid
+from dload.pipeline.reorder import Shuffle
 from dload.store.local import FolderStore
+from dload.testing.pipelines import made_source, make_run
 from dload.torch import as_iterable_dataset
 
 pytestmark = [
@@ -131,3 +136,21 @@ def test_case_c82_memory_of_persistent_workers_is_flat_over_epochs(tmp_path: Pat
         workers = set(multiprocessing.active_children()) - before
         found.append(max(resident(worker.pid) for worker in workers))
     assert found[-1] - found[3] < 4 * MB, found
+
+
+def test_case_c82_orders_of_past_epochs_are_let_go() -> None:
+    """A worker that takes every eighth element leaves orders in the middle: what these held goes with the next."""
+    node = Shuffle(made_source([200] * 100), 4096, seed=1)
+    run, _ = make_run(node)
+    held = []
+    tracemalloc.start()
+    try:
+        for epoch in range(6):
+            cursor = Deal(node, Grid(8), "drop").lane_cursor(run, epoch, 0, range(8), 3, 8)
+            cursor.reset(None)
+            assert sum(1 for _ in cursor) > 2000
+            cursor.close()
+            held.append(tracemalloc.get_traced_memory()[0])
+    finally:
+        tracemalloc.stop()
+    assert max(held[2:]) < 1.25 * held[1], held
