@@ -21,6 +21,7 @@ from dload.testing.s3_server import S3Server
 
 ROOT = Path(__file__).parent.parent
 FOREIGN = ROOT / "tests/importers/foreign"
+FOLDERS = ("dload", "tests", "benchmarks", "examples", "docs")
 FRAGMENT = re.compile(r'^```(bash|python)(?: title="([^"]+)")?\n(.*?)^```$', re.MULTILINE | re.DOTALL)
 
 
@@ -77,6 +78,16 @@ def test_the_five_minutes_of_the_readme_run(work: Path, s3_server: S3Server) -> 
     section = section.replace("https://ACCOUNT.r2.cloudflarestorage.com", s3_server.endpoint_url)
     run(section.replace("my-data", bucket), work, **s3_server.environment())
     s3_server.drop_bucket(bucket)
+
+
+@pytest.mark.parametrize("document", ["DESIGN.md", "CONTRIBUTING.md"])
+def test_files_that_a_document_names_are_there(document: str) -> None:
+    """By their path, or the end of it."""
+    named = re.findall(r"`([\w/-]+\.(?:py|sh|md))\b[^`\n]*`", (ROOT / document).read_text())
+    there = [f"/{path.relative_to(ROOT)}" for folder in FOLDERS for path in (ROOT / folder).rglob("*.*")]
+    missing = [name for name in named if not any(path.endswith(f"/{name}") for path in there)]
+    assert named
+    assert not missing
 
 
 # ---- migrating: the data as the other tool left it
