@@ -14,28 +14,33 @@ import ray.data
 
 from dload.testing.s3_server import S3Server
 
-_SETTINGS = {
-    "RAY_AUTH_MODE": "disabled",  # else a token is written into the home
-    "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_DATA_DISABLE_PROGRESS_BARS": "1",
-    "RAY_local_fs_capacity_threshold": "1",  # a full disk is no reason to refuse a few kilobytes
-    "RAY_memory_monitor_refresh_ms": "0",  # nor a full memory, to kill a worker
-    # A machine that is busy with other tests is slow, not dead.
-    "RAY_raylet_start_wait_time_s": "240",
-    "RAY_worker_register_timeout_seconds": "240",
-    "RAY_health_check_timeout_ms": "60000",
-    "RAY_health_check_failure_threshold": "50",
-}
-
 
 @pytest.fixture(scope="session")
-def cluster(s3_server: S3Server) -> Iterator[None]:
-    """Its workers have the S3 server's credentials, in the environment, where the nodes of a cluster have theirs."""
+def ray_settings() -> dict[str, str]:
+    """What a Ray of the tests has in its environment."""
+    return {
+        "RAY_AUTH_MODE": "disabled",  # else a token is written into the home
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_DATA_DISABLE_PROGRESS_BARS": "1",
+        "RAY_local_fs_capacity_threshold": "1",  # a full disk is no reason to refuse a few kilobytes
+        "RAY_memory_monitor_refresh_ms": "0",  # nor a full memory, to kill a worker
+        # A machine that is busy with other tests is slow, not dead.
+        "RAY_raylet_start_wait_time_s": "240",
+        "RAY_worker_register_timeout_seconds": "240",
+        "RAY_health_check_timeout_ms": "60000",
+        "RAY_health_check_failure_threshold": "50",
+    }
+
+
+@pytest.fixture(scope="module")
+def cluster(s3_server: S3Server, ray_settings: dict[str, str]) -> Iterator[None]:
+    """Its workers have the S3 server's credentials, in the environment, where the nodes of a cluster have theirs. It
+    ends with the tests that need it: those behind them fork, and count threads."""
     folder = Path(tempfile.mkdtemp(prefix="ray"))  # not below pytest's own, since names of sockets must be short
     try:
         with pytest.MonkeyPatch.context() as patch:
             patch.delenv("RAY_ADDRESS", raising=False)
-            for name, value in {**_SETTINGS, **s3_server.environment()}.items():
+            for name, value in {**ray_settings, **s3_server.environment()}.items():
                 patch.setenv(name, value)
             ray.init(
                 address="local", num_cpus=2, include_dashboard=False, object_store_memory=80 << 20,
@@ -44,7 +49,7 @@ def cluster(s3_server: S3Server) -> Iterator[None]:
             logging.getLogger("ray.data").setLevel(logging.ERROR)
             yield
     finally:
-        ray.shutdown()
+        ray.shutdown()  # and with it all of its processes
         shutil.rmtree(folder, ignore_errors=True)
 
 

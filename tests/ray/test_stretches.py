@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -111,3 +114,19 @@ def test_what_is_not_parallel_is_refused_by_name(pipe: Pipeline, kind: str, why:
     assert f"{kind} can't be computed piece by piece: " in str(error.value)
     assert why in str(error.value)
     assert "filter(holes=True)" in str(error.value.remedy) and f"below the {kind}" in str(error.value.remedy)
+
+
+def test_without_ray_it_is_said_what_is_missing(tmp_path: Path) -> None:
+    code = f"""
+import sys
+sys.modules["ray"] = None
+import dload
+repo = dload.Repository.open({str(tmp_path / "store")!r}, cache_dir={str(tmp_path / "cache")!r})
+repo.commit("in", [("a", {{"x": b"1"}})])
+try:
+    repo.derive("out", repo.dataset("in").samples(), engine="ray")
+except dload.ConfigError as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout.strip() == "the engine 'ray' needs the package ray — pip install 'dload-ml[ray]'", done.stderr
