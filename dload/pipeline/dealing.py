@@ -57,7 +57,8 @@ class Deal:
             what = "has no end" if top.endless else "ends nobody knows when: a filter, say, leaves out as it goes"
             raise ConfigError(
                 f"ends={ends!r} needs a length, and this pipeline {what}",
-                remedy="give steps=, or ends='endless' or 'agree'; or keep its length: filter(holes=True)",
+                remedy="give steps=, or ends='endless' or 'agree'; or keep its length: filter(holes=True); or store "
+                "what it keeps: repo.derive(name, pipe, view=True)",
             )
         if self.continues and self._length == 0:
             raise ConfigError("an empty pipeline has no steps", remedy="ends='drop' gives epochs without steps")

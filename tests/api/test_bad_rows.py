@@ -180,6 +180,45 @@ def test_a_nodes_own_policy_stands(repo: Repository) -> None:
         list(Loader(pipe, 8, on_error="skip"))
 
 
+COVERED: dict[str, Callable[[Pipeline], Pipeline]] = {
+    "tap": lambda pipe: pipe.tap(decoded),
+    "star_map": lambda pipe: pipe.star_map(lambda key, fields: decoded((key, fields))),
+    "maybe": lambda pipe: pipe.maybe(decoded, 1.0, seed=0),
+    "filter": lambda pipe: pipe.filter(decoded),
+    "filter with holes": lambda pipe: pipe.filter(decoded, holes=True),
+    "flat_map": lambda pipe: pipe.flat_map(lambda sample: [decoded(sample)]),
+}
+EXCEPTED: dict[str, Callable[[Pipeline], Pipeline]] = {
+    "zip_with": lambda pipe: pipe.zip_with(lambda one, _: decoded(one), pipe),
+    "zip_with in a stream": lambda pipe: pipe.filter(bool).zip_with(lambda one, _: decoded(one), pipe),
+    "scan": lambda pipe: pipe.scan(lambda _, sample: decoded(sample), ""),
+    "through": lambda pipe: pipe.through(lambda samples: map(decoded, samples)),
+    "batch": lambda pipe: pipe.batch(1, collate=all_decoded),
+    "the loader's collate": lambda pipe: pipe,
+}
+
+
+@pytest.mark.parametrize("kind", COVERED)
+def test_a_loaders_policy_is_for_all_functions_of_one_element(repo: Repository, kind: str) -> None:
+    loader = Loader(COVERED[kind](repo.dataset("speech").samples()), 2, ends="ragged", threads=0, on_error="hole")
+    rows = [row for step in loader for row in step]
+    keys = [row if isinstance(row, str) else row[0] for row in rows]
+    assert keys == [f"speech-{i:04d}" for i in range(COUNT) if not is_bad(f"{i:04d}")]
+    assert loader.stats()["rows_skipped"] == COUNT - len(rows)
+
+
+@pytest.mark.parametrize("kind", EXCEPTED)
+def test_functions_of_several_elements_raise_in_their_step(repo: Repository, kind: str) -> None:
+    collate = all_decoded if "collate" in kind else None
+    pipe = EXCEPTED[kind](repo.dataset("speech").samples())
+    loader = Loader(pipe, 2, ends="ragged", threads=0, on_error="hole", collate=collate)
+    steps = iter(loader)
+    next(steps)
+    with pytest.raises(ValueError, match="speech-0003 is bad"):
+        next(steps)
+    assert loader.state_dict()["step"] == 1
+
+
 def test_what_a_loader_refuses(repo: Repository) -> None:
     pipe = repo.dataset("speech").samples()
     with pytest.raises(ConfigError, match=r"on_error is 'ignore'"):

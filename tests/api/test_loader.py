@@ -235,7 +235,8 @@ def test_ragged_ranks_end_by_themselves_and_say_so() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"ends": "drop"}, "filter"), ({"ends": "pad"}, "filter"), ({"ends": "never"}, "must be one of"),
+        ({"ends": "drop"}, r"steps=, or .*'agree'; .*filter\(holes=True\); .*derive\(name, pipe, view=True\)"),
+        ({"ends": "pad"}, "filter"), ({"ends": "never"}, "must be one of"),
         ({"ends": "agree"}, "agree=fn"), ({"ends": "steps"}, "steps"), ({"rank": 1}, "give both"),
         ({"rank": 3, "world_size": 2, "ends": "ragged"}, "rank 3 is not one of 2"), ({"replicas": 2}, "replicas"),
         ({"global_batch": 7, "rank": 0, "world_size": 2, "ends": "ragged"}, "shared evenly"),
@@ -385,9 +386,16 @@ def test_a_state_that_does_not_fit_is_refused_naming_both() -> None:
         ({"columns": 4}, "columns=2, this loader was given 4"),
         ({"global_batch": 8}, "global_batch=4, this loader was given 8"),
         ({"seed": 9}, "seed=1, this loader was given 9"), ({"ends": "pad"}, "ends='drop', this loader was given 'pad'"),
+        ({"columns": 2, "homes": 2}, "homes=1, this loader was given 2"),
+        ({"ends": "steps", "steps": 3}, "'drop', this loader was given 'steps'"),
     ):  # fmt: skip
         with pytest.raises(ValueError, match=message):
             make(**options).load_state_dict(state)
+    for rows in (list(range(40)), list(range(44))):
+        for size in (5, 6):
+            if (len(rows), size) != (40, 5):
+                with pytest.raises(ValueError, match=r"the state is of another pipeline: its order is [0-9a-f]{12}"):
+                    Loader(dload.from_iterable(rows).shuffle(size, seed=1), 4).load_state_dict(state)
     other = make(rank=0, world_size=2)
     other.load_state_dict(state)
     assert other.state_dict()["plan"]["C"] == 2
@@ -397,6 +405,23 @@ def test_a_state_that_does_not_fit_is_refused_naming_both() -> None:
     next(iterator)
     with pytest.raises(RuntimeError, match="before iter"):
         other.load_state_dict(state)
+
+
+def test_a_state_of_other_data_or_of_another_stream_grid_is_refused(repo: Repository) -> None:
+    def make(name: str, **options: Any) -> Loader:
+        return Loader(
+            KINDS["plain"](repo) if name == "speech" else repo.dataset(name).samples().map(key_of), 4, **options
+        )
+
+    loader = make("speech")
+    next(iter(loader))
+    with pytest.raises(ValueError, match=r"of other data: it has speech@[0-9a-f]{12}, this pipeline reads noise@"):
+        make("noise").load_state_dict(loader.state_dict())
+    stream = KINDS["plain"](repo).filter(keep)
+    loader = Loader(stream, 4, ends="endless", turns=2)
+    next(iter(loader))
+    with pytest.raises(ValueError, match="turns=2, this loader was given 3"):
+        Loader(stream, 4, ends="endless", turns=3).load_state_dict(loader.state_dict())
 
 
 def test_merging_states_names_what_is_wrong() -> None:
