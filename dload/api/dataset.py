@@ -56,6 +56,7 @@ class Dataset:
     @overload
     def __getitem__(self, which: str) -> dict[str, bytes]: ...
     def __getitem__(self, which: int | slice | str) -> Sample | list[Sample] | dict[str, bytes]:
+        """The sample with this number, those of a slice, or the fields of the one with this key."""
         if self._lookup is None:
             self._lookup = Lookup(self.repo.store, self.repo.cache, self.manifest)
         if isinstance(which, str):

@@ -267,13 +267,13 @@ class Loader(StepLoader):
     was left (under "endless" it goes on), and ends the iterator before. `valid` says of each row of the last item
     whether it counts: False where it fills up a padded step.
 
-    `rank` and `world_size`: see `dload.run.ranks.rank_and_world`; `replicas`: so many ranks in a row get the same rows (tensor or
-    sequence parallel). `ends` says how an epoch ends: "drop" (whole steps alone), "pad" (the last step is filled up
-    with repeated rows, see `valid`), "endless", "steps" (an epoch is `steps` steps of an endless run), "agree"
-    (before each step `agree(1 or 0)` gives the least over all ranks; 0 ends the epoch everywhere), "ragged" (a rank
-    ends by itself). `columns`, `turns`, `homes` and `seed` fix what is otherwise chosen at the first run; all of them
-    are in the state. `threads=0` builds steps when they are asked for, else a thread builds them ahead, collate and
-    all.
+    `rank` and `world_size`: see `dload.run.ranks.rank_and_world`; `replicas`: so many ranks in a row get the same rows
+    (tensor or sequence parallel). `ends` says how an epoch ends: "drop" (whole steps alone), "pad" (the last step is
+    filled up with repeated rows, see `valid`), "endless", "steps" (an epoch is `steps` steps of an endless run),
+    "agree" (before each step `agree(1 or 0)` gives the least over all ranks; 0 ends the epoch everywhere), "ragged" (a
+    rank ends by itself). `columns`, `turns`, `homes` and `seed` fix what is otherwise chosen at the first run; all of
+    them are in the state. `threads=0` builds steps when they are asked for, else a thread builds them ahead, collate
+    and all.
 
     `on_error` and `fail_after` (see `Pipeline`) hold for all functions of the pipeline that get one element and were
     given no `on_error` of their own; "skip", "warn" and a function leave a hole here, so that every rank still has its
