@@ -13,32 +13,17 @@ from typing import Any
 from dload.errors import ConfigError, NotFoundError, UnavailableError
 from dload.pipeline.provided import OpenStream, Origin
 from dload.providers.options import HFOptions
+from dload.providers.table import Table
 
 
-def open_split(name: str, split: str, options: HFOptions, streaming: bool) -> HFTable | HFStream:
+def open_split(name: str, split: str, options: HFOptions, streaming: bool) -> Table | HFStream:
     """The split as a table, or as a stream."""
     origin: Origin = {
         "provider": "hf", "name": name, "config": options.config, "revision": options.revision, "split": split,
     }  # fmt: skip
     if streaming:
         return HFStream(origin, options)
-    return HFTable(origin, _opened(origin, options, streaming=False))
-
-
-class HFTable:
-    """A `datasets.Dataset`: Arrow files, mapped into memory."""
-
-    def __init__(self, origin: Origin, dataset: Any) -> None:
-        self.origin, self._dataset = origin, dataset
-
-    def __len__(self) -> int:
-        return len(self._dataset)
-
-    def __getitem__(self, place: int) -> Any:
-        return self._dataset[place]
-
-    def __getitems__(self, places: list[int]) -> list[Any]:
-        return list(self._dataset.__getitems__(places)) if places else []
+    return Table(origin, _opened(origin, options, streaming=False))
 
 
 class HFStream:

@@ -8,9 +8,10 @@ from typing import Any
 from dload.errors import ConfigError, NotFoundError
 from dload.pipeline.provided import Origin
 from dload.providers.options import TFDSOptions
+from dload.providers.table import Table
 
 
-def open_split(name: str, split: str, options: TFDSOptions, streaming: bool) -> TFDSTable:
+def open_split(name: str, split: str, options: TFDSOptions, streaming: bool) -> Table:
     """The split as a table. It is never a stream: TFRecord files, which have no places, need TensorFlow."""
     if streaming:
         raise ConfigError(
@@ -36,7 +37,7 @@ def open_split(name: str, split: str, options: TFDSOptions, streaming: bool) -> 
     origin: Origin = {
         "provider": "tfds", "name": builder.info.full_name, "split": split,
     }  # fmt: skip
-    return TFDSTable(origin, source)
+    return Table(origin, source)
 
 
 def _builder(tfds: Any, name: str, options: TFDSOptions) -> Any:
@@ -50,22 +51,6 @@ def _builder(tfds: Any, name: str, options: TFDSOptions) -> Any:
     except ValueError as error:  # a name that isn't known, or a config or version that isn't there
         where = options.data_dir or "the default data_dir"
         raise NotFoundError(f"tfds/{wanted} isn't in {where}: {_first_line(error)}") from error
-
-
-class TFDSTable:
-    """A TFDS data source: records by number from ArrayRecord files, decoded to NumPy."""
-
-    def __init__(self, origin: Origin, source: Any) -> None:
-        self.origin, self._source = origin, source
-
-    def __len__(self) -> int:
-        return len(self._source)
-
-    def __getitem__(self, place: int) -> Any:
-        return self._source[place]
-
-    def __getitems__(self, places: list[int]) -> list[Any]:
-        return list(self._source.__getitems__(places)) if places else []
 
 
 def _first_line(error: Exception) -> str:
