@@ -21,7 +21,7 @@ import multiprocessing
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
@@ -32,9 +32,10 @@ from manifest_size import made, resident
 from dload.api import Pipeline, Repository
 from dload.cache import ShardCache
 from dload.manifest import Manifest
-from dload.pipeline.node import Need, Run, paths_of
+from dload.pipeline.node import Run, paths_of
 from dload.pipeline.sources import Samples
 from dload.store.local import FolderStore
+from dload.testing.pipelines import Ordinals
 
 WORKERS, EPOCHS = 8, 10
 
@@ -99,27 +100,6 @@ def many_samples(folder: Path, count: int) -> None:
 
 
 # ---- many shards
-class _Feed:
-    """Fetches nothing."""
-
-    def advance(self, place: int) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
-
-
-class _Rows:
-    """Reads nothing."""
-
-    def read(self, source: Samples, ordinals: Sequence[int]) -> list[Any]:
-        return list(ordinals)
-
-    def follow(self, demand: Iterator[Need], later: Any = None) -> _Feed:
-        next(demand)
-        return _Feed()
-
-
 def look_at_all(manifest: Manifest) -> None:
     for shard in manifest.shards:
         assert shard.size
@@ -128,7 +108,7 @@ def look_at_all(manifest: Manifest) -> None:
 
 def seek(manifest: Manifest) -> None:
     top = Pipeline(Samples(manifest, SimpleNamespace())).shuffle(4096, seed=1).node
-    cursor = top.cursor(Run(1, _Rows(), paths=paths_of(top)), (0,))
+    cursor = top.cursor(Run(1, Ordinals(1), paths=paths_of(top)), (0,))
     cursor.reset((top.length or 0) // 2)
     next(cursor)
 

@@ -16,17 +16,14 @@ import resource
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from hashlib import sha256
+from collections.abc import Callable
 from statistics import median
 from types import SimpleNamespace
-from typing import Any
 
 from dload.api.pipeline import Pipeline, mix
-from dload.manifest import Manifest, ShardList
-from dload.pipeline.node import Need, Run, paths_of
+from dload.pipeline.node import Run, paths_of
 from dload.pipeline.sources import Samples
-from dload.run.demand import Demand
+from dload.testing.pipelines import Ordinals, made_source
 
 SAMPLES = 1000
 BYTES = 128 << 20
@@ -42,34 +39,9 @@ class _Cache:
         return None
 
 
-class _Feed:
-    """Looks at a demand as the runner does, and fetches nothing."""
-
-    def __init__(self, needs: Iterator[Need]) -> None:
-        self._demand = Demand(needs)
-        self._demand.look(3)
-
-    def advance(self, place: int) -> None:
-        self._demand.place = place
-
-    def close(self) -> None:
-        pass
-
-
-class _Rows:
-    """Samples that are made up."""
-
-    def read(self, source: Samples, ordinals: Sequence[int]) -> list[Any]:
-        return list(ordinals)
-
-    def follow(self, demand: Iterator[Need], later: Any = None) -> _Feed:
-        return _Feed(demand)
-
-
 def made(shards: int, name: str) -> Pipeline:
-    digests = [sha256(f"{name} {number}".encode()).hexdigest() for number in range(shards)]
-    columns = ShardList.of_columns(digests, [BYTES] * shards, [SAMPLES] * shards, [40_000] * shards)
-    return Pipeline(Samples(Manifest(name, "0" * 64, columns), SimpleNamespace(cache=_Cache())))
+    manifest = made_source([SAMPLES] * shards, name, BYTES // SAMPLES).manifest
+    return Pipeline(Samples(manifest, SimpleNamespace(cache=_Cache())))
 
 
 PIPELINES: dict[str, Callable[[int], Pipeline]] = {
@@ -91,7 +63,7 @@ def measure(name: str, shards: int) -> dict[str, float]:
     planned = time.process_time()
     assert report.ok, report.message
     pipe = PIPELINES[name](shards)  # anew: the plan has kept an order
-    run = Run(1, _Rows(), paths=paths_of(pipe.node))
+    run = Run(1, Ordinals(3), paths=paths_of(pipe.node))
     length = pipe.node.length
     assert length is not None
     cursor = pipe.node.cursor(run, (0,))

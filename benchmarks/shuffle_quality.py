@@ -18,48 +18,21 @@ from __future__ import annotations
 
 import argparse
 import random
-from collections.abc import Callable, Iterator, Sequence
-from hashlib import sha256
+from collections.abc import Callable
 from itertools import pairwise
 from statistics import median
-from types import SimpleNamespace
-from typing import Any
 
 from dload.api.pipeline import Pipeline
-from dload.manifest import Manifest, ShardList
-from dload.pipeline.node import Need, Run, paths_of
-from dload.pipeline.sources import Samples
+from dload.pipeline.node import Run, paths_of
+from dload.testing.pipelines import Ordinals, made_source
 
 ROWS = 1000
 BATCH = 256
 
 
-class _Feed:
-    """Fetches nothing."""
-
-    def advance(self, place: int) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
-
-
-class _Rows:
-    """Each sample is its place in storage."""
-
-    def read(self, source: Samples, ordinals: Sequence[int]) -> list[Any]:
-        return list(ordinals)
-
-    def follow(self, demand: Iterator[Need], later: Any = None) -> _Feed:
-        return _Feed()
-
-
 def of_dload(shards: int, shuffled: Callable[[Pipeline], Pipeline]) -> Callable[[int], list[int]]:
-    digests = [sha256(bytes([number % 256, number // 256])).hexdigest() for number in range(shards)]
-    columns = ShardList.of_columns(digests, [1 << 20] * shards, [ROWS] * shards, [1 << 10] * shards)
-    samples = Pipeline(Samples(Manifest("made", "0" * 64, columns), SimpleNamespace()))
-    top = shuffled(samples).node
-    run = Run(1, _Rows(), paths=paths_of(top))
+    top = shuffled(Pipeline(made_source([ROWS] * shards))).node
+    run = Run(1, Ordinals(), paths=paths_of(top))
 
     def order(epoch: int) -> list[int]:
         cursor = top.cursor(run, (epoch,))

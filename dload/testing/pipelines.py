@@ -10,13 +10,14 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
-from dload.manifest import Manifest, ShardInfo, ShardList
+from dload.manifest import Manifest, ShardList
 from dload.pipeline.cursors import SteadyCursor
 from dload.pipeline.lanes import Lane
 from dload.pipeline.node import Node, paths_of
 from dload.pipeline.promises import settled
 from dload.pipeline.running import Cursor, Epoch, Feed, Need, Run
 from dload.pipeline.sources import Samples
+from dload.run.demand import Demand
 
 LARGE = 8 << 20  # bytes of a sample by which every chunk is one element, so that reads can be counted
 
@@ -30,9 +31,9 @@ def made_source(
     """A source with shards of so many samples, that `MemoryRows` makes up when they are read; `fields(ordinal)` gives
     their fields, which have none otherwise."""
     digests = [hashlib.sha256(f"{name} {number}".encode()).hexdigest() for number in range(len(sizes))]
-    shards = [ShardInfo(digest, size * sample_bytes, size, 0) for digest, size in zip(digests, sizes, strict=True)]
+    shards = ShardList.of_columns(digests, [size * sample_bytes for size in sizes], sizes, [0] * len(sizes))
     version = hashlib.sha256(f"{name} {list(sizes)}".encode()).hexdigest()
-    return Samples(Manifest(name, version, ShardList.of(shards)), fields)
+    return Samples(Manifest(name, version, shards), fields)
 
 
 class MemoryRows:
@@ -95,6 +96,32 @@ class CheckingFeed:
 
     def close(self) -> None:
         self._rows.feeds.remove(self)
+
+
+class Ordinals:
+    """Samples that are their numbers: nothing is read. Of a demand it looks at the first `ahead` needs, as a window
+    does, and fetches nothing."""
+
+    def __init__(self, ahead: int = 0) -> None:
+        self._ahead = ahead
+
+    def read(self, source: Samples, ordinals: Sequence[int]) -> list[Any]:
+        return list(ordinals)
+
+    def follow(self, demand: Iterator[Need], later: Callable[[int], Iterator[Need]] | None = None) -> Feed:
+        return _Looking(demand, self._ahead)
+
+
+class _Looking:
+    def __init__(self, demand: Iterator[Need], ahead: int) -> None:
+        self._demand = Demand(demand if ahead else iter(()))
+        self._demand.look(ahead)
+
+    def advance(self, place: int) -> None:
+        self._demand.place = place
+
+    def close(self) -> None:
+        pass
 
 
 class Streamed(Node):
