@@ -117,7 +117,7 @@ class Child:
         process.wait()
         for pipe in (process.stdin, process.stdout):
             with contextlib.suppress(OSError):
-                pipe.close()  # type: ignore[union-attr]
+                pipe.close()
         self._errors.close()
 
     @property

@@ -33,8 +33,10 @@ class Row:
     figures: tuple[Figure, ...] = ()
     rounds: int = 0  # 0: as many as the run has
 
-    def prepare(self, stage: Stage, child: Child) -> None:
-        """Once, before the first round. What it raises is what the row says of the system."""
+    def prepare(self, stage: Stage, child: Child) -> dict[str, float]:
+        """Once, before the first round: the figures that are measured only once. What it raises is what the row says
+        of the system."""
+        return {}
 
     def measure(self, stage: Stage, child: Child) -> dict[str, float]:
         """One round: figure -> value."""
@@ -71,10 +73,11 @@ class Read(Row):
     shuffled: bool = False
     least: float = 0.3
 
-    def prepare(self, stage: Stage, child: Child) -> None:
+    def prepare(self, stage: Stage, child: Child) -> dict[str, float]:
         place = self._written(stage, child)
         seen = child.ask("verify", TIMEOUT, place=place, shuffled=self.shuffled)
         check(child, seen, self.spec, whole=True)
+        return {"displaced": seen["displaced"]}
 
     def measure(self, stage: Stage, child: Child) -> dict[str, float]:
         place = asdict(self._place(stage, child))
@@ -90,13 +93,14 @@ class Load(Row):
     work: str = ""
     least: float = 0.5
 
-    def prepare(self, stage: Stage, child: Child) -> None:
+    def prepare(self, stage: Stage, child: Child) -> dict[str, float]:
         place = self._written(stage, child)
         if not self.work:
             check(child, child.ask("verify_loader", TIMEOUT, place=place, workers=self.workers), self.spec, whole=False)
         else:
             done = child.ask("load", TIMEOUT, place=place, workers=self.workers, work=self.work, least=0.0)
             self._rates(child, done, 0.98)
+        return {}
 
     def measure(self, stage: Stage, child: Child) -> dict[str, float]:
         place = asdict(self._place(stage, child))
@@ -110,15 +114,16 @@ class Cold(Row):
 
     distant: bool = False
 
-    def prepare(self, stage: Stage, child: Child) -> None:
+    def prepare(self, stage: Stage, child: Child) -> dict[str, float]:
         if child.system in {"bare", "ideal"}:
             self._written(stage, child, remote=True)
-            return
+            return {}
         place = self._written(stage, child, remote=True)
         fresh = stage.fresh(Place(**place))
         check(child, child.ask("verify", TIMEOUT, place=asdict(fresh), shuffled=True), self.spec, whole=True)
         child.ask("forget", TIMEOUT)
         stage.drop(fresh)
+        return {}
 
     def measure(self, stage: Stage, child: Child) -> dict[str, float]:
         place = stage.fresh(self._place(stage, child, remote=True))
@@ -128,6 +133,9 @@ class Cold(Row):
         done = child.ask("cold", TIMEOUT, place=asdict(place))
         after = stage.proxy.traffic()
         stage.drop(place)
+        bound = child.system in {"bare", "ideal"}
+        if not bound and done["count"] != self.spec.count:
+            raise FailedError(f"{child.system} gave {done['count']} samples of {self.spec.count}")
         found = {
             "megabytes": self.spec.bytes / 1e6 / done["seconds"], "first": done["first"],
             "cpu": done["cpu"] / self.spec.bytes * 1e9,
@@ -135,7 +143,7 @@ class Cold(Row):
         if self.distant:
             found["requests"] = after.requests - before.requests
             found["bytes"] = (after.down - before.down) / self.spec.bytes
-        if child.system in {"bare", "ideal"}:
+        if bound:
             del found["first"]
         return found
 
@@ -151,10 +159,11 @@ class Again(Row):
         """Narrow, so that what must be at hand at once is far less than what the cache holds."""
         return max(4, self.spec.count // 40)
 
-    def prepare(self, stage: Stage, child: Child) -> None:
+    def prepare(self, stage: Stage, child: Child) -> dict[str, float]:
         if child.system in {"bare", "ideal"}:
             raise RefusedError("has no cache")
         self._written(stage, child, remote=True)
+        return {}
 
     def measure(self, stage: Stage, child: Child) -> dict[str, float]:
         place = stage.fresh(self._place(stage, child, remote=True))
@@ -179,11 +188,12 @@ class Access(Row):
     by: str = "index"
     reads: int = 300
 
-    def prepare(self, stage: Stage, child: Child) -> None:
+    def prepare(self, stage: Stage, child: Child) -> dict[str, float]:
         place = self._written(stage, child)
         if child.system == "dload_ml":
-            return
+            return {}
         child.ask("verify", TIMEOUT, place=place, shuffled=False)  # what has a cache fills it
+        return {}
 
     def measure(self, stage: Stage, child: Child) -> dict[str, float]:
         place = asdict(self._place(stage, child))
@@ -200,9 +210,10 @@ class Resume(Row):
 
     shares: tuple[float, ...] = (0.1, 0.5, 0.9)
 
-    def prepare(self, stage: Stage, child: Child) -> None:
+    def prepare(self, stage: Stage, child: Child) -> dict[str, float]:
         place = self._written(stage, child)
         child.ask("prepare_resume", TIMEOUT, place=place, spec=asdict(self.spec), shares=self.shares)
+        return {}
 
     def measure(self, stage: Stage, child: Child) -> dict[str, float]:
         place, found, exact = asdict(self._place(stage, child)), {}, True
@@ -225,11 +236,12 @@ class Mix(Row):
             stage.place(child.system, self.data, self.shard, window, number=number) for number in range(self.sources)
         ]
 
-    def prepare(self, stage: Stage, child: Child) -> None:
+    def prepare(self, stage: Stage, child: Child) -> dict[str, float]:
         for number, place in enumerate(self._places(stage, child)):
             spec = replace(self.spec, count=self.spec.count // self.sources, source=f"source{number}")
             stage.write(child, self.data, place, spec)
         self.measure(stage, child)
+        return {}
 
     def measure(self, stage: Stage, child: Child) -> dict[str, float]:
         take = self.spec.count // 2
@@ -248,9 +260,10 @@ class Write(Row):
 
     remote: bool = False
 
-    def prepare(self, stage: Stage, child: Child) -> None:
+    def prepare(self, stage: Stage, child: Child) -> dict[str, float]:
         """A small one, so that what is imported late is there."""
         self._write(stage, child, Spec(16, 1000))
+        return {}
 
     def measure(self, stage: Stage, child: Child) -> dict[str, float]:
         done = self._write(stage, child, self.spec)
@@ -273,8 +286,9 @@ class Write(Row):
 class Insert(Row):
     """The same data set once more with one sample in front of all others: what is sent?"""
 
-    def prepare(self, stage: Stage, child: Child) -> None:
+    def prepare(self, stage: Stage, child: Child) -> dict[str, float]:
         self._written(stage, child, remote=True)
+        return {}
 
     def measure(self, stage: Stage, child: Child) -> dict[str, float]:
         place = replace(self._place(stage, child, remote=True), endpoint=stage.proxy.url)
@@ -294,10 +308,11 @@ class Pack(Row):
     def _sizes(self) -> list[int]:
         return [50 + number * 7919 % 1451 for number in range(self.documents)]
 
-    def prepare(self, stage: Stage, child: Child) -> None:
+    def prepare(self, stage: Stage, child: Child) -> dict[str, float]:
         place = asdict(self._place(stage, child))
         child.ask("write_tokens", TIMEOUT, place=place, sizes=self._sizes)
         self.measure(stage, child)
+        return {}
 
     def measure(self, stage: Stage, child: Child) -> dict[str, float]:
         place = asdict(self._place(stage, child))
@@ -312,8 +327,9 @@ class Pack(Row):
 class Memory(Row):
     """What a pass takes beyond what the process had with its imports done."""
 
-    def prepare(self, stage: Stage, child: Child) -> None:
+    def prepare(self, stage: Stage, child: Child) -> dict[str, float]:
         self._written(stage, child)
+        return {}
 
     def measure(self, stage: Stage, child: Child) -> dict[str, float]:
         child.kill()

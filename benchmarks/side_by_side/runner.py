@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import groupby
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -74,7 +75,7 @@ def run_row(stage: Stage, row: Row, rounds: int) -> list[Result]:
     results = [Result(row.name, row.title, figure) for figure in row.figures]
     going = []
     for child in stage.children.values():
-        if _tried(results, child, lambda child=child: row.prepare(stage, child)):  # type: ignore[misc]
+        if _tried(results, child, row.prepare, stage):
             going.append(child)
     spent = dict.fromkeys(stage.children, 0.0)
     for number in range(rounds):
@@ -82,24 +83,18 @@ def run_row(stage: Stage, row: Row, rounds: int) -> list[Result]:
         for child in going[turn:] + going[:turn]:
             if spent[child.system] < PATIENCE:
                 begin = time.monotonic()
-                if not _tried(results, child, lambda child=child: _measure(stage, row, child, results)):  # type: ignore[misc]
+                if not _tried(results, child, row.measure, stage):
                     spent[child.system] = PATIENCE
                 spent[child.system] += time.monotonic() - begin
     for child in going:
-        _tried(results, child, lambda child=child: row.finish(child))  # type: ignore[misc]
+        row.finish(child)
     return results
 
 
-def _measure(stage: Stage, row: Row, child: Child, results: list[Result]) -> None:
-    found = row.measure(stage, child)
-    for result in results:
-        if result.figure.name in found:
-            result.values.setdefault(child.system, []).append(found[result.figure.name])
-
-
-def _tried(results: list[Result], child: Child, call: Callable[[], None]) -> bool:
+def _tried(results: list[Result], child: Child, call: Callable[[Stage, Child], dict[str, float]], stage: Stage) -> bool:
+    """Put the figures of a call into the results, or why there are none; whether the system goes on."""
     try:
-        call()
+        found = call(stage, child)
     except RefusedError as refusal:
         for result in results:
             result.refused[child.system] = str(refusal)
@@ -109,6 +104,9 @@ def _tried(results: list[Result], child: Child, call: Callable[[], None]) -> boo
             result.failed[child.system] = str(failure)
             result.values.pop(child.system, None)
     else:
+        for result in results:
+            if result.figure.name in found:
+                result.values.setdefault(child.system, []).append(found[result.figure.name])
         return True
     return False
 
@@ -140,8 +138,8 @@ def number(value: float) -> str:
 
 def machine() -> dict[str, Any]:
     """Where it was measured, without its name."""
-    with open("/proc/cpuinfo", encoding="utf-8") as file:  # noqa: PTH123
-        models = {line.partition(":")[2].strip() for line in file if line.startswith("model name")}
+    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    models = {line.partition(":")[2].strip() for line in lines if line.startswith("model name")}
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return {
         "processor": ", ".join(sorted(models)), "cores": os.cpu_count(), "memory, GiB": round(memory / 2**30),

@@ -15,6 +15,7 @@ MB = 1 << 20
 SAMPLES = Figure("samples", "samples/s")
 CPU = Figure("cpu", "processor s / million samples", False)
 CPU_GB = Figure("cpu", "processor s / GB", False)
+DISPLACED = Figure("displaced", "mean way from the place in storage, as a share of chance's")
 MEGABYTES = Figure("megabytes", "MB/s")
 FIRST = Figure("first", "s to the first batch", False)
 REQUESTS = Figure("requests", "requests", False)
@@ -72,8 +73,9 @@ def _of_one_size(name: str, spec: Spec, shard: int, least: float) -> list[Row]:
     slug = name.lower().replace(" ", "")
     made: list[Row] = [
         Read(f"read-{slug}", f"Warm, {name}, in order", name, spec, shard, figures, least=least),
-        Read(f"shuffled-{slug}", f"Warm, {name}, shuffled", name, spec, shard, figures, shuffled=True, least=least),
-    ]
+        Read(f"shuffled-{slug}", f"Warm, {name}, shuffled", name, spec, shard, (*figures, DISPLACED), shuffled=True,
+             least=least),
+    ]  # fmt: skip
     if slug != "4mb":
         made += [
             Load(f"loader-{slug}-{workers}", f"DataLoader, {name}, {workers or 'no'} workers", name, spec, shard,

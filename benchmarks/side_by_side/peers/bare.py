@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from .base import BATCH, Peer, Place
 from .samples import Sample
@@ -77,7 +77,7 @@ class _Batches:
         batches = self._loop.batches()
         if self._work is None:
             return batches
-        return (self._work([Bare.sample(self, one) for one in batch]) for batch in batches)  # type: ignore[arg-type]
+        return (self._work([(key, fields["a"], fields["b"]) for key, fields in batch]) for batch in batches)
 
 
 class Bare(Peer):
@@ -85,7 +85,7 @@ class Bare(Peer):
 
     keep = False
     packages = ("boto3",)
-    cannot = {  # noqa: RUF012
+    cannot: ClassVar[dict[str, str]] = {
         "insert_first": _RAW, "batches": _RAW, "packed": _RAW, "loader": "one process is all that it has",
     }  # fmt: skip
 

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from .samples import Sample
 
@@ -43,7 +43,7 @@ class Place:
 class Peer:
     """A system. What it doesn't override it can't do; `cannot` says why, by the method's name."""
 
-    cannot: dict[str, str] = {}  # noqa: RUF012  (each class has its own, whole)
+    cannot: ClassVar[dict[str, str]] = {}
     packages: tuple[str, ...] = ()  # whose versions are told
     has_budget = False  # a cache that keeps to so many bytes
     plain: Callable[[Any], Any] | None = None  # makes what can be sent of a sample that is views of memory

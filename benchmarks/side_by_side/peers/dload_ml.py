@@ -51,17 +51,17 @@ class DloadML(Peer):
         self.write(place, samples, 0)
 
     def open(self, place: Place, shuffled: bool) -> Iterable[Any]:
-        return self._samples(place, shuffled)  # type: ignore[no-any-return]
+        return self._samples(place, shuffled)
 
     def loader(self, place: Place, workers: int, collate: Any) -> Iterable[Any]:
         from dload.torch import as_iterable_dataset
 
-        return torch_loader(as_iterable_dataset(self._samples(place, True)), workers, Collated(DloadML, collate))  # type: ignore[no-any-return]
+        return torch_loader(as_iterable_dataset(self._samples(place, True)), workers, Collated(DloadML, collate))
 
     def mixed(self, places: list[Place]) -> Iterable[Any]:
         import dload
 
-        return dload.mix([self._samples(place, True) for place in places], seed=1)  # type: ignore[no-any-return]
+        return dload.mix([self._samples(place, True) for place in places], seed=1)
 
 
 PEER = DloadML

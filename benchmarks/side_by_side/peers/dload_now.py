@@ -48,7 +48,7 @@ class Dload(Peer):
         self.write(place, samples, 0)
 
     def open(self, place: Place, shuffled: bool) -> Iterable[Any]:
-        return self._samples(place, shuffled)  # type: ignore[no-any-return]
+        return self._samples(place, shuffled)
 
     def loader(self, place: Place, workers: int, collate: Any) -> Iterable[Any]:
         from dload.torch import StreamLoader
@@ -61,7 +61,7 @@ class Dload(Peer):
         return made
 
     def by_index(self, place: Place) -> Callable[[int], Any]:
-        return self._repository(place).dataset("data").__getitem__  # type: ignore[no-any-return]
+        return self._repository(place).dataset("data").__getitem__
 
     def by_key(self, place: Place) -> Callable[[str], Any]:
         dataset = self._repository(place).dataset("data")
@@ -86,7 +86,7 @@ class Dload(Peer):
         self._repository(place).commit("data", samples, target_shard_size=place.shard)
 
     def packed(self, place: Place, sizes: list[int], length: int) -> Iterable[Any]:
-        return self._samples(place, False).pack(length, eos_id=50_000, pad_id=50_001, dtype="int32")  # type: ignore[no-any-return]
+        return self._samples(place, False).pack(length, eos_id=50_000, pad_id=50_001, dtype="int32")
 
     def forget(self) -> None:
         for loader in self._loaders:

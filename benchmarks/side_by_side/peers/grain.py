@@ -77,7 +77,7 @@ class Grain(Peer):
         return (made.shuffle(seed=1) if shuffled else made).map(_decode)
 
     def open(self, place: Place, shuffled: bool) -> Iterable[Any]:
-        return self._dataset(place, shuffled).to_iter_dataset()  # type: ignore[no-any-return]
+        return self._dataset(place, shuffled).to_iter_dataset()
 
     def loader(self, place: Place, workers: int, collate: Any) -> Iterable[Any]:
         import grain
@@ -89,7 +89,7 @@ class Grain(Peer):
         return _Epochs(made, -(-len(epoch) // BATCH))
 
     def by_index(self, place: Place) -> Callable[[int], Any]:
-        return self._dataset(place, False).__getitem__  # type: ignore[no-any-return]
+        return self._dataset(place, False).__getitem__
 
     def batches(self, place: Place, state: Any) -> tuple[Iterator[list[Any]], Callable[[], Any]]:
         found = iter(self._dataset(place, True).to_iter_dataset().batch(BATCH, batch_fn=list))
@@ -100,7 +100,7 @@ class Grain(Peer):
     def mixed(self, places: list[Place]) -> Iterable[Any]:
         import grain
 
-        return grain.MapDataset.mix([self._dataset(place, True) for place in places]).to_iter_dataset()  # type: ignore[no-any-return]
+        return grain.MapDataset.mix([self._dataset(place, True) for place in places]).to_iter_dataset()
 
     def write_tokens(self, place: Place, documents: Iterable[bytes]) -> None:
         found = list(documents)
@@ -114,7 +114,7 @@ class Grain(Peer):
             return {"tokens": np.append(np.frombuffer(found["a"], "<i4"), np.int32(50_000))}
 
         parent = self._dataset(place, False).map(tokens).to_iter_dataset()
-        return grain.experimental.ConcatThenSplitIterDataset(parent, length_struct={"tokens": length})  # type: ignore[no-any-return]
+        return grain.experimental.ConcatThenSplitIterDataset(parent, length_struct={"tokens": length})
 
 
 class _Epochs:

@@ -74,10 +74,10 @@ class HuggingFace(Peer):
         return made.shuffle(seed=1, buffer_size=place.window) if shuffled else made
 
     def open(self, place: Place, shuffled: bool) -> Iterable[Any]:
-        return self._dataset(place, shuffled)  # type: ignore[no-any-return]
+        return self._dataset(place, shuffled)
 
     def loader(self, place: Place, workers: int, collate: Any) -> Iterable[Any]:
-        return torch_loader(self._dataset(place, True), workers, Collated(HuggingFace, collate))  # type: ignore[no-any-return]
+        return torch_loader(self._dataset(place, True), workers, Collated(HuggingFace, collate))
 
     def by_index(self, place: Place) -> Callable[[int], Any]:
         from datasets import load_dataset
@@ -85,13 +85,13 @@ class HuggingFace(Peer):
         made = load_dataset(
             "parquet", data_files=str(Path(place.folder, "*.parquet")), split="train", cache_dir=place.cache
         )
-        return made.__getitem__  # type: ignore[no-any-return]
+        return made.__getitem__
 
     def mixed(self, places: list[Place]) -> Iterable[Any]:
         from datasets import interleave_datasets
 
         datasets = [self._dataset(place, True) for place in places]
-        return interleave_datasets(datasets, probabilities=[1 / len(places)] * len(places), seed=1)  # type: ignore[no-any-return]
+        return interleave_datasets(datasets, probabilities=[1 / len(places)] * len(places), seed=1)
 
 
 PEER = HuggingFace

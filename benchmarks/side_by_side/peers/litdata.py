@@ -78,18 +78,18 @@ class LitData(Peer):
         )
 
     def open(self, place: Place, shuffled: bool) -> Iterable[Any]:
-        return self._dataset(place, shuffled)  # type: ignore[no-any-return]
+        return self._dataset(place, shuffled)
 
     def loader(self, place: Place, workers: int, collate: Any) -> Iterable[Any]:
         from litdata import StreamingDataLoader
 
-        return StreamingDataLoader(  # type: ignore[no-any-return]
+        return StreamingDataLoader(
             self._dataset(place, True, drop_last=False), batch_size=BATCH, num_workers=workers,
             persistent_workers=workers > 0, collate_fn=Collated(LitData, collate),
         )  # fmt: skip
 
     def by_index(self, place: Place) -> Callable[[int], Any]:
-        return self._dataset(place, False).__getitem__  # type: ignore[no-any-return]
+        return self._dataset(place, False).__getitem__
 
     def batches(self, place: Place, state: Any) -> tuple[Iterator[list[Any]], Callable[[], Any]]:
         from litdata import StreamingDataLoader
@@ -105,7 +105,7 @@ class LitData(Peer):
         from litdata import CombinedStreamingDataset
 
         datasets = [self._dataset(place, True) for place in places]
-        return CombinedStreamingDataset(  # type: ignore[no-any-return]
+        return CombinedStreamingDataset(
             datasets, seed=1, weights=[1 / len(places)] * len(places), iterate_over_all=False
         )
 
@@ -120,7 +120,7 @@ class LitData(Peer):
     def packed(self, place: Place, sizes: list[int], length: int) -> Iterable[Any]:
         from litdata.streaming.item_loader import TokensLoader
 
-        return self._dataset(place, False, item_loader=TokensLoader(block_size=length))  # type: ignore[no-any-return]
+        return self._dataset(place, False, item_loader=TokensLoader(block_size=length))
 
 
 PEER = LitData

@@ -64,15 +64,15 @@ class MosaicML(Peer):
         return made
 
     def open(self, place: Place, shuffled: bool) -> Iterable[Any]:
-        return self._dataset(place, shuffled)  # type: ignore[no-any-return]
+        return self._dataset(place, shuffled)
 
     def loader(self, place: Place, workers: int, collate: Any) -> Iterable[Any]:
         made = torch_loader(self._dataset(place, True), workers, Collated(MosaicML, collate))
         self._open.append(made)
-        return made  # type: ignore[no-any-return]
+        return made
 
     def by_index(self, place: Place) -> Callable[[int], Any]:
-        return self._dataset(place, False).__getitem__  # type: ignore[no-any-return]
+        return self._dataset(place, False).__getitem__
 
     def batches(self, place: Place, state: Any) -> tuple[Iterator[list[Any]], Callable[[], Any]]:
         from streaming import StreamingDataLoader
@@ -91,7 +91,7 @@ class MosaicML(Peer):
         streams = [Stream(**self._stream(place), proportion=1 / len(places)) for place in places]
         made = StreamingDataset(streams=streams, shuffle=True, shuffle_seed=1, batch_size=BATCH, num_canonical_nodes=1)
         self._open.append(made)
-        return made  # type: ignore[no-any-return]
+        return made
 
     def forget(self) -> None:
         from streaming.base.util import clean_stale_shared_memory

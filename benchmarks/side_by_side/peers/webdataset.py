@@ -63,16 +63,16 @@ class WebDataset(Peer):
         return made.shuffle(place.window, rng=random.Random(1)) if shuffled else made
 
     def open(self, place: Place, shuffled: bool) -> Iterable[Any]:
-        return self._dataset(place, shuffled)  # type: ignore[no-any-return]
+        return self._dataset(place, shuffled)
 
     def loader(self, place: Place, workers: int, collate: Any) -> Iterable[Any]:
-        return torch_loader(self._dataset(place, True), workers, Collated(WebDataset, collate))  # type: ignore[no-any-return]
+        return torch_loader(self._dataset(place, True), workers, Collated(WebDataset, collate))
 
     def mixed(self, places: list[Place]) -> Iterable[Any]:
         import webdataset
 
         datasets = [self._dataset(place, True) for place in places]
-        return webdataset.RandomMix(datasets, [1 / len(places)] * len(places))  # type: ignore[no-any-return]
+        return webdataset.RandomMix(datasets, [1 / len(places)] * len(places))
 
 
 PEER = WebDataset
