@@ -1,7 +1,7 @@
 """Where foreign data lies: files in a folder of this machine or in a bucket, to be listed, streamed and opened.
 
 A source is written as people write it: a folder, a file, `s3://bucket/prefix`; the last may end in a pattern, of braces
-(`shard-{000..009}.tar`, `{train,val}.csv`) or of the shell (`*.parquet`). Nothing is ever written there.
+(`shard-{000..009}.tar`, `{train,val}.csv`) or of the shell (`*.parquet`, `**/*.parquet`). Nothing is written there.
 """
 
 from __future__ import annotations
@@ -245,9 +245,16 @@ def _matching(
 
 
 def _fits(name: str, pattern: str) -> bool:
-    """Whether a path fits, part by part: `*` stays within one."""
-    parts, wanted = name.split("/"), pattern.split("/")
-    return len(parts) == len(wanted) and all(map(fnmatchcase, parts, wanted))
+    """Whether a path fits, part by part: `*` stays within one, `**` is any number of folders."""
+    return _parts_fit(name.split("/"), pattern.split("/"))
+
+
+def _parts_fit(parts: list[str], wanted: list[str]) -> bool:
+    if not wanted:
+        return not parts
+    if wanted[0] == "**":
+        return any(_parts_fit(parts[skipped:], wanted[1:]) for skipped in range(len(parts) + 1))
+    return bool(parts) and fnmatchcase(parts[0], wanted[0]) and _parts_fit(parts[1:], wanted[1:])
 
 
 def expand(pattern: str) -> list[str]:
