@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Iterable
-from dataclasses import replace
 
 from dload.errors import ConflictError, PreconditionFailedError
 from dload.manifest import Manifest, ShardInfo
@@ -12,7 +10,7 @@ from dload.repo import keys
 from dload.repo.history import History, tombstone_bytes
 from dload.repo.leases import Lease
 from dload.repo.parallel import ordered
-from dload.repo.refs import Record, Ref, author, move_latest, read_latest, utc_now
+from dload.repo.refs import Record, Ref, author, move_latest, read_latest, record_again
 from dload.store.base import Store
 
 _JOBS = 16
@@ -79,13 +77,10 @@ def _move_back(history: History, name: str, base: Ref | None, record: Record, un
     if now is None or now.record != record:
         return False
     before = record if base is None else base.record or history.record_of(name, base.version)
-    back = replace(
+    back = record_again(
         before,
         seq=record.seq + 1,
         parent=record.version,
-        write_id=secrets.token_hex(16),
-        time=utc_now(),
-        author=author(),
         message=f"undoes number {record.seq}, whose shards were collected before it landed",
         op="remove" if base is None or base.removed else "revert",
     )

@@ -10,7 +10,7 @@ import getpass
 import json
 import secrets
 import socket
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 
 from dload.errors import (
@@ -89,6 +89,14 @@ def new_record(manifest: Manifest, *, seq: int, parent: str | None, op: str, mes
         op=op,
         kind=kind_of(manifest),
     )
+
+
+def record_again(old: Record, *, seq: int, parent: str | None, op: str, message: str | None) -> Record:
+    """A record, of now and by this user, of the version that `old` names."""
+    return replace(
+        old, seq=seq, parent=parent, write_id=secrets.token_hex(16), time=utc_now(), author=author(), message=message,
+        op=op,
+    )  # fmt: skip
 
 
 def kind_of(manifest: Manifest) -> str:

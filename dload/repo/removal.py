@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from dataclasses import dataclass, replace
 
 from dload.errors import ConfigError, ConflictError, IntegrityError, NotFoundError
@@ -10,7 +9,7 @@ from dload.manifest import Manifest
 from dload.repo import keys
 from dload.repo.history import History, tombstone_bytes
 from dload.repo.publish import missing_shards, publish
-from dload.repo.refs import Record, Ref, author, move_latest, new_record, read_latest, utc_now
+from dload.repo.refs import Record, Ref, author, move_latest, new_record, read_latest, record_again
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,16 +104,7 @@ def remove_dataset(history: History, name: str) -> Record:
 def _remarked(history: History, name: str, ref: Ref, op: str) -> Record:
     """A new record of the same version: the data set is removed, or is back."""
     old = ref.record or history.record_of(name, ref.version)
-    return replace(
-        old,
-        seq=ref.seq + 1,
-        parent=ref.version,
-        write_id=secrets.token_hex(16),
-        time=utc_now(),
-        author=author(),
-        message=None,
-        op=op,
-    )
+    return record_again(old, seq=ref.seq + 1, parent=ref.version, op=op, message=None)
 
 
 # ---- undo
