@@ -18,7 +18,8 @@ from dload.errors import ConfigError, DloadError, NotFoundError, SampleError
 from dload.importers import KINDS, open_source
 from dload.importers import source as source_module
 from dload.importers.columns import Column
-from dload.importers.source import expand, open_files
+from dload.importers.glob import expand
+from dload.importers.source import open_files
 from dload.importers.target import Request
 from dload.importers.to_jsonl import write
 from dload.pack import Sample
