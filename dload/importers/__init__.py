@@ -4,6 +4,6 @@
 key and fields in each kind.
 """
 
-from dload.importers.kinds import KINDS, Importer, detect, open_source, samples
+from dload.importers.kinds import KINDS, Importer, detect, open_source
 
-__all__ = ["KINDS", "Importer", "detect", "open_source", "samples"]
+__all__ = ["KINDS", "Importer", "detect", "open_source"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Protocol, runtime_checkable
@@ -92,12 +92,6 @@ def load_module(name: str, kind: str) -> ModuleType:
         extra = {"pyarrow": "parquet", "datasets": "hf", "array_record": "tfds"}.get(str(error.name).partition(".")[0])
         remedy = f"pip install 'dload-ml[{extra}]'" if extra else f"pip install {error.name}"
         raise ConfigError(f"{kind} needs the package {error.name}", remedy=remedy) from error
-
-
-def samples(source: str | Path, kind: str | None = None, **options: Any) -> Iterable[Item]:
-    """The samples of `source`, for `Repository.commit`: `open_source(source, kind, **options)` for who wants nothing
-    but them."""
-    return open_source(source, kind, **options)
 
 
 def with_columns(importer: Importer, meta: dict[str, Any]) -> Iterator[Item]:

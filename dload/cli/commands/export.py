@@ -45,8 +45,8 @@ def command(
     """Write a version for other tools: tar shards, Parquet, MosaicML MDS, JSON lines, or files.
 
     What came from a table gets its types back, which `dload import` keeps with the version. Where they aren't known,
-    fields are bytes, but txt and text are text; --codec says otherwise. Nothing is in DIR before all of it is there,
-    but files: the same command goes on with these.
+    fields are bytes, but txt and text are text; --codec says otherwise. Files appear in DIR when all are there; with
+    --format files they come one by one, and what was cut off goes on by the same command.
     """
     from dload.importers.target import Request, refuse_full
 
