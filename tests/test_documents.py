@@ -3,10 +3,12 @@ contents (title="...") are written, and run only where the document runs them; s
 
 from __future__ import annotations
 
+import getpass
 import io
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import tarfile
@@ -21,6 +23,8 @@ from dload.testing.s3_server import S3Server
 
 ROOT = Path(__file__).parent.parent
 FOREIGN = ROOT / "tests/importers/foreign"
+pytestmark = pytest.mark.timeout(900)  # programs in turn, on a machine that may be busy
+
 FOLDERS = ("dload", "tests", "benchmarks", "examples", "docs")
 FRAGMENT = re.compile(r'^```(bash|python)(?: title="([^"]+)")?\n(.*?)^```$', re.MULTILINE | re.DOTALL)
 
@@ -41,17 +45,22 @@ def environment(home: Path) -> dict[str, str]:
 def run(text: str, work: Path, **more: str) -> None:
     """Every fragment of a text in `work`, with further environment variables."""
     program = ""  # all that Python has been shown so far: later fragments use what earlier ones define
+    found = []
     for language, title, fragment in fragments(text):
-        if title is not None:
+        if title is None:
+            found.append((language, fragment))
+        else:
             (work / title).write_text(fragment)
-            continue
+    for place, (language, fragment) in enumerate(found):
         if language == "bash":
             command = ["bash", "-euo", "pipefail", "-c", fragment]
         else:
             program += fragment
+            if place + 1 < len(found) and found[place + 1][0] == "python":
+                continue  # these are run together
             command = [sys.executable, "-c", program]
         known = {**environment(work.parent), **more}
-        done = subprocess.run(command, cwd=work, env=known, capture_output=True, text=True, timeout=250, check=False)
+        done = subprocess.run(command, cwd=work, env=known, capture_output=True, text=True, timeout=600, check=False)
         assert done.returncode == 0, f"{fragment}\n{done.stdout}\n{done.stderr}"
 
 
@@ -88,6 +97,22 @@ def test_files_that_a_document_names_are_there(document: str) -> None:
     missing = [name for name in named if not any(path.endswith(f"/{name}") for path in there)]
     assert named
     assert not missing
+
+
+def steps(picture: str) -> list[str]:
+    """What is typed in it, but for what hangs on the Python whose library is committed."""
+    typed = re.findall(r"<tspan style=\"fill:[^\"]+\">((?:#|\$|&gt;&gt;&gt;) [^<]*)</tspan>", picture)
+    return [re.sub(r"\b[0-9a-f]{12}\b|\b\d+\b", "N", line) for line in typed]
+
+
+def test_the_picture_of_the_terminal_is_what_the_demo_prints_and_shows_nothing_of_this_machine(tmp_path: Path) -> None:
+    command = [sys.executable, ROOT / "docs/picture.py", tmp_path / "demo.svg"]
+    subprocess.run(command, check=True, env={**environment(tmp_path), "TMPDIR": str(tmp_path)})
+    made, shown = ((folder / "demo.svg").read_text() for folder in (tmp_path, ROOT / "docs"))
+    assert len(steps(made)) > 15
+    assert steps(made) == steps(shown)
+    for private in (f"{tmp_path}", f"{Path.home()}/", f"{getpass.getuser()}@{socket.gethostname()}"):
+        assert private not in made + shown
 
 
 # ---- migrating: the data as the other tool left it

@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import dload.grain
 import dload.jax
 import dload.ray
@@ -82,6 +84,7 @@ def inventory(path: Path) -> set[str]:
     return {line.split()[0] for line in zlib.decompress(table).decode().splitlines()}
 
 
+@pytest.mark.timeout(900)
 def test_the_site_is_built_without_a_warning_and_has_every_public_name(tmp_path: Path) -> None:
     build = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-d", tmp_path / "trees", "-c", "docs"]
     done = subprocess.run([*build, ".", tmp_path / "site"], cwd=ROOT, capture_output=True, text=True, check=False)

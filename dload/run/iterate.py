@@ -50,7 +50,7 @@ class _Position:
 
 
 class PipelineIterator(chain[Any]):
-    """The elements of one epoch. Made by `iterate`.
+    """The elements of one epoch. Made by `Pipeline.iter`.
 
     `get_state()` gives a small JSON value: what was handed out so far, also after an error or `close()`. `close()`, or
     forgetting it, lets go of pins, threads and files; it is a context manager, too. An element's error comes out in its
