@@ -9,12 +9,17 @@ from pathlib import Path
 
 import boto3
 import pytest
+from hypothesis import HealthCheck, settings
 
 from dload.files.locks import locked
 from dload.store.base import Store
 from dload.store.local import FolderStore
 from dload.store.memory import MemoryStore
 from dload.testing.s3_server import S3Server
+
+# How long an example takes says nothing about whether it is right.
+settings.register_profile("dload", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("dload")
 
 _CREDENTIALS = pytest.StashKey[tuple[str, str]]()
 

@@ -51,8 +51,8 @@ _looked: dict[tuple[Path, Budget], float] = {}
 class ShardCache:
     """Shards and manifests in a local directory, never more bytes than `budget` (see dload.cache.budget).
 
-    Made without touching the disk; pickles; any number of objects, threads and processes may share a
-    directory. `patience`: seconds that a download waits for room while nothing that others hold changes.
+    `root` is the directory. Made without touching the disk; pickles; any number of objects, threads and processes may
+    share a directory. `patience`: seconds that a download waits for room while nothing that others hold changes.
     `jobs`: how many downloads a reader may run side by side in one process. `rate`: bytes a second that come down
     through this object, all processes together that have it (None: no limit).
     """
@@ -146,6 +146,7 @@ class ShardCache:
         return Seat(self._room.root, give_up)
 
     def contains(self, digest: str) -> bool:
+        """Whether a shard is there."""
         return shard_path(self._here, _checked(digest)).is_file()
 
     def expect(self, uses: Iterable[tuple[str, float]]) -> None:
@@ -172,7 +173,7 @@ class ShardCache:
         if final.exists() or not room.fits(size):
             return final.exists()
         with path.open("rb") as source:
-            return self._keep(room, digest, size, final, iter(lambda: source.read(1 << 20), b""))
+            return self._keep(room, digest, size, final, iter(lambda: source.read(2 << 20), b""))
 
     def drop(self, pin: Pin) -> bool:
         """Forget a pinned shard that was found damaged, also while others read it (their open file stays); the pin is

@@ -11,12 +11,12 @@ from typing import Any
 from dload.errors import IntegrityError
 
 OpenStream = Callable[[int], Iterator[bytes]]
-"""Opens the bytes from a position to the end, in chunks."""
+"""Opens the bytes from a position to the end, in chunks. Each is written at once, and Linux may keep it in pages as
+large as it is, each of which costs whoever maps the file one fault: what came in chunks of 2 MiB is read fastest."""
 
 ATTEMPTS = 3  # how often a body that is wrong, or none at all, is fetched before that is an error
 
 _CHUNK = 1 << 20
-_SLICE = 1 << 18  # of a write: what was just hashed is still near the processor, and larger ones cost Linux more
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 
 
@@ -85,10 +85,8 @@ class _Growing:
                 if self.length + len(chunk) > self._size:
                     self.overlong = True
                     return
-                for at in range(0, len(chunk), _SLICE):
-                    piece = memoryview(chunk)[at : at + _SLICE]
-                    self.sha256.update(piece)
-                    self._write(piece)
+                self.sha256.update(chunk)
+                self._write(memoryview(chunk))
         finally:
             if isinstance(stream, Generator):
                 stream.close()

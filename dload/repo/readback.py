@@ -14,7 +14,7 @@ from dload.manifest import ShardInfo
 
 Body = Callable[[], Iterator[bytes]]
 
-_TRIES = 2  # a bad body may be the network's, or a server's that is being mended
+_TRIES = 3  # a bad body may be the network's, or a server's that is being mended
 _SHORT = 4  # more of those that ended early: an object that is cut off is known by its listing, too
 
 
@@ -22,8 +22,8 @@ _SHORT = 4  # more of those that ended early: an object that is cut off is known
 def fetched(shard: ShardInfo, body: Body, folder: Path, where: str) -> Iterator[Path]:
     """A file in `folder` with the bytes of a shard, hashed as they come; it goes at the end.
 
-    `body` gives the bytes anew at each call. Raises IntegrityError, naming `where`, if they aren't the shard's again and
-    again; DiskFullError; and what `body` raises.
+    `body` gives the bytes anew at each call. Raises IntegrityError, naming `where`, if they aren't the shard's a few
+    times in a row; DiskFullError; and what `body` raises.
     """
     path = folder / f"shard-{secrets.token_hex(8)}"
     try:

@@ -36,7 +36,7 @@ PROCESSES, THREADS = 4, 3
 SHARDS = 24
 LARGEST = 200_000
 BUDGETS = (2 * LARGEST, 5 * LARGEST, 9 * LARGEST)  # of about 13 * LARGEST in all
-PHASE = 3.0  # seconds from one budget to the next
+PHASE = 3.0  # seconds from one budget to the next, at least: until it is kept
 PATIENCE = 40.0  # seconds without any change after which a wait counts as standing still
 _SLOT = struct.Struct("<qq")  # of each thread: the phase that it has seen, what it has read so far
 _IDLE = -1
@@ -268,10 +268,14 @@ class Watch:
         if used <= budget and all(seen == phase for seen in self._place.seen()):
             self._ceiling = budget
 
-    def end_phase(self) -> None:
+    def is_kept(self, seconds: float) -> bool:
+        """Whether the budget, which has held for so long, is kept to; on a machine that is busy that takes a while."""
         _, budget = self._place.budget()
-        if self._ceiling > budget and self.used() > budget:
-            self._place.violated(f"the budget has been {budget} for {PHASE} s, and nobody keeps to it")
+        if self._ceiling <= budget or self.used() <= budget:
+            return True
+        if seconds > PATIENCE:
+            self._place.violated(f"the budget has been {budget} for {seconds:.0f} s, and nobody keeps to it")
+        return False
 
     def used(self) -> int:
         sizes = {}
@@ -306,18 +310,19 @@ class Stress:
         phase, end = 0, time.monotonic() + self._seconds
         place.set_budget(phase, BUDGETS[-1])
         self._workers = [self._start(number) for number in range(self._processes)]
-        next_kill = next_phase = time.monotonic() + 1
+        begun = time.monotonic() - PHASE + 1
+        next_kill = time.monotonic() + 1
         try:
             while time.monotonic() < end and not place.violations():
                 watch.look()
                 if time.monotonic() > next_kill:
                     self._kill_one()
                     next_kill = time.monotonic() + self._rng.random() * 1.5
-                if time.monotonic() > next_phase:
-                    watch.end_phase()
+                lasted = time.monotonic() - begun
+                if lasted > PHASE and watch.is_kept(lasted):
                     phase += 1
                     place.set_budget(phase, self._rng.choice(BUDGETS))
-                    next_phase = time.monotonic() + PHASE
+                    begun = time.monotonic()
                 time.sleep(0.01)
         finally:
             for worker in self._workers:
