@@ -121,7 +121,12 @@ def item_of(type_: Any) -> Any | None:
 
 def paths_of(array: Any) -> list[bytes | None]:
     """The file names in a column of files; the folders that they were in are no data."""
-    return [own_name(path) for path in array.field("path").to_pylist()]
+    return [own_name(path) for path in file_part(array, "path").to_pylist()]
+
+
+def file_part(array: Any, name: str) -> Any:
+    """The bytes or the paths of a column of files; null where there is no file, whatever lies behind it."""
+    return array.flatten()[array.type.get_field_index(name)]
 
 
 def own_name(path: str | None) -> bytes | None:
@@ -176,11 +181,14 @@ def _is_array(type_: Any) -> bool:
 
 
 def _file_bytes(array: Any) -> list[bytes | None]:
-    data, paths = array.field("bytes").to_pylist(), array.field("path").to_pylist()
-    for place, (value, path, there) in enumerate(zip(data, paths, array.is_valid().to_pylist(), strict=True)):
-        if there and value is None:
-            raise PlaceError(place, f"its bytes aren't in the table, only the path {path!r}")
-    return [value if there else None for value, there in zip(data, array.is_valid().to_pylist(), strict=True)]
+    data: list[bytes | None] = file_part(array, "bytes").to_pylist()
+    there = array.is_valid().to_pylist()
+    if None in data:
+        for place, (value, is_there) in enumerate(zip(data, there, strict=True)):
+            if is_there and value is None:
+                path = array[place].as_py()["path"]
+                raise PlaceError(place, f"its bytes aren't in the table, only the path {path!r}")
+    return data
 
 
 def _as_they_are(array: Any) -> list[bytes | None]:

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from dload.codecs import npy_bytes
 from dload.errors import ConfigError, NotFoundError, UnavailableError
-from dload.importers.arrow_types import Encode, describe, is_file
+from dload.importers.arrow_types import Encode, describe, file_part, is_file
 from dload.importers.columns import Column
 from dload.importers.parquet import Rows, pieces
 from dload.importers.source import Files
@@ -30,19 +30,20 @@ class HuggingFace:
     are called goes to the field NAME.path. Arrays of declared shape become npy; a class label its number, with the
     names of the classes in the version's meta.
 
-    `split`: only this one; where there are splits, keys begin with the split's name. `config`: which configuration of
-    a data set on the hub. `columns` and `key` as of `Parquet`. By name, what isn't cached is downloaded.
+    `split`: only this one; where there are splits, keys begin with the split's name. `config` and `revision`: which
+    configuration of a data set on the hub, and in which state (a commit, tag or branch). `columns` and `key` as of
+    `Parquet`. By name, what isn't cached is downloaded.
     """
 
     kind = "hf"
 
     def __init__(
         self, files: Files | str, *, columns: Sequence[str] = (), key: str | None = None, split: str | None = None,
-        config: str | None = None,
+        config: str | None = None, revision: str | None = None,
     ) -> None:  # fmt: skip
         by_name = isinstance(files, str)
         self.url = files if isinstance(files, str) else files.url
-        splits = _by_name(files, config, split) if isinstance(files, str) else _saved(files)
+        splits = _by_name(files, config, revision, split) if isinstance(files, str) else _saved(files)
         if split is not None:
             splits = _choose(splits, split, self.url)
         self._parts = [(f"{name}/" if name else "", part) for name, part in splits.items()]
@@ -51,8 +52,9 @@ class HuggingFace:
         self._rows = _FeatureRows(columns, key, features)
         for prefix, part in self._parts:
             self._rows.chosen(part.features.arrow_schema, f"{self.url} {prefix}".rstrip("/ "))
-        if config and not by_name:
-            raise ConfigError("--config is for a data set by name", remedy=f"write {_HUB}NAME")
+        if (config or revision) and not by_name:
+            given = "--config" if config else "--revision"
+            raise ConfigError(f"{given} is for a data set by name", remedy=f"write {_HUB}NAME")
 
     @property
     def columns(self) -> dict[str, Column]:
@@ -89,14 +91,14 @@ def _from_disk(folder: Path) -> dict[str, Any]:
     return dict(found) if isinstance(found, datasets.DatasetDict) else {"": found}
 
 
-def _by_name(source: str, config: str | None, split: str | None) -> dict[str, Any]:
+def _by_name(source: str, config: str | None, revision: str | None, split: str | None) -> dict[str, Any]:
     name = source.removeprefix(_HUB)
     if not name:
         raise ConfigError(f"{source} names no data set", remedy=f"write {_HUB}NAME, as {_HUB}ylecun/mnist")
     if any((Path(name) / mark).is_file() for mark in ("dataset_dict.json", "state.json")):
         return _from_disk(Path(name))
     try:
-        found = datasets.load_dataset(name, config, split=split)
+        found = datasets.load_dataset(name, config, split=split, revision=revision)
     except ConnectionError as error:
         raise UnavailableError(
             f"{source} is neither a folder here nor in the cache of `datasets`, and the hub can't be reached: {error}",
@@ -161,7 +163,7 @@ def _embedded(batch: Any, shown: str, first_row: int) -> Any:
         if not is_file(field.type):
             continue
         column = batch.column(place)
-        if column.field("bytes").null_count > column.null_count:
+        if file_part(column, "bytes").null_count > column.null_count:
             files = [_read(one, f"{shown}, row {first_row + row:,}") for row, one in enumerate(column.to_pylist())]
             filled = pa.array(files, field.type)
             batch = batch.set_column(place, field, filled)

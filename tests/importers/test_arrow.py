@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from dload.codecs import json_from, npy_from
+from dload.codecs import json_from, npy_bytes, npy_from
 from dload.errors import ConfigError, NotFoundError, SampleError, UnavailableError
 from dload.importers import open_source
 from dload.importers.arrow_types import describe, type_of
@@ -224,6 +224,25 @@ def test_bytes_that_are_not_what_their_column_says_are_named_on_the_way_out(tmp_
         assert list((tmp_path / "out").iterdir()) == []
 
 
+def test_exported_lines_are_what_arrow_reads(tmp_path: Path) -> None:
+    from pyarrow import json as arrow_json
+
+    from dload.importers.to_jsonl import write as write_lines
+
+    columns = {"id": Column("json", "int64"), "text": Column("text", "string"), "nest": Column("json", "any"),
+               "list": Column("npy", "array"), "raw": Column("bytes", "binary")}  # fmt: skip
+    rows = [
+        ("é/1", {"id": b"1", "text": "é\u2028\n".encode(), "nest": b'{"a":[1,null]}', "list": npy_bytes([1.5, 2.0])}),
+        ("2", {"id": b"-9007199254740993", "raw": b"\x00\xff"}),
+    ]
+    write_lines(Request(rows, columns, "t"), tmp_path)
+    assert arrow_json.read_json(tmp_path / "t.jsonl").to_pylist() == [
+        {"__key__": "é/1", "id": 1, "text": "é\u2028\n", "nest": {"a": [1, None]}, "list": [1.5, 2.0], "raw": None},
+        {"__key__": "2", "id": -9007199254740993, "text": None, "nest": None, "list": None,
+         "raw": {"dload.base64": "AP8="}},
+    ]  # fmt: skip
+
+
 def test_a_data_set_of_unknown_types_is_bytes(tmp_path: Path) -> None:
     rows = [("é/1", {"jpg": b"\xff"}), ("2", {"json": b"{"})]
     columns = {"jpg": Column("bytes", "binary"), "json": Column("bytes", "binary")}
@@ -344,6 +363,8 @@ def test_splits_and_selections(hub: datasets.Dataset, tmp_path: Path) -> None:
         of(tmp_path / "both", split="val")
     with pytest.raises(ConfigError, match="--config is for a data set by name"):
         of(tmp_path / "both", config="default")
+    with pytest.raises(ConfigError, match="--revision is for a data set by name"):
+        of(tmp_path / "both", revision="main")
 
 
 def test_a_data_set_by_name_from_the_cache(
@@ -363,6 +384,10 @@ def test_a_data_set_by_name_from_the_cache(
         of("hf/nobody/nothing")
     with pytest.raises(NotFoundError, match=r"can't load 'data' from the hub or its cache: .*val"):
         of("hf/data", split="val")
+    asked: list[Any] = []
+    monkeypatch.setattr(datasets, "load_dataset", lambda *given, **more: asked.append((given, more)) or {"train": hub})
+    assert len(of("hf/some/name", config="small", revision="v1.0")) == 3
+    assert asked == [(("some/name", "small"), {"split": None, "revision": "v1.0"})]
     with pytest.raises(ConfigError, match="hf/ names no data set"):
         of("hf/")
     hub.save_to_disk("saved")
@@ -383,6 +408,34 @@ def test_files_that_a_data_set_only_names_are_read(tmp_path: Path, monkeypatch: 
     (tmp_path / "pics" / "train" / "dog" / "a.png").unlink()
     with pytest.raises(NotFoundError, match=r"hf/pics train, row 1: the file .*a.png is gone"):
         list(importer)
+
+
+def test_what_lies_behind_a_null_is_nothing(tmp_path: Path) -> None:
+    """Arrow leaves open what a struct that is null has inside."""
+    parts = [pa.array([b"a", b"ghost", b"c"]), pa.array(["x/a.png", "ghost.png", None])]
+    files = pa.StructArray.from_arrays(parts, ["bytes", "path"], mask=pa.array([False, True, False]))
+    with (
+        pa.OSFile(str(tmp_path / "t.arrow"), "wb") as sink,
+        pa.ipc.new_file(sink, pa.schema([("f", files.type)])) as out,
+    ):
+        out.write_batch(pa.record_batch([files], ["f"]))
+    assert [fields for _, fields in of(tmp_path / "t.arrow")] == [
+        {"f": b"a", "f.path": b"a.png"}, {}, {"f": b"c"}
+    ]  # fmt: skip
+
+
+def test_files_beside_nulls_are_read(hub: datasets.Dataset) -> None:
+    """Of a table that only names its files, one row of which has none."""
+    from dload.importers.huggingface import _embedded
+
+    table = hub.select_columns(["image"]).with_format("arrow")[:].combine_chunks().to_batches()[0]
+    image = table.column(0)
+    assert image.null_count == 1 and image.to_pylist()[0]["bytes"] is None
+    parts = [pa.array([None, png(2), b"ghost"], pa.binary()), pa.array([image[0].as_py()["path"], "b.png", None])]
+    ghost = pa.StructArray.from_arrays(parts, ["bytes", "path"], mask=pa.array([False, False, True]))
+    for column in (image, ghost):
+        batch = _embedded(pa.record_batch([column], ["image"]), "shown", 0)
+        assert [one and one["bytes"] for one in batch.column(0).to_pylist()] == [png(1), png(2), None]
 
 
 def test_lists_of_images_are_fields_of_their_own(tmp_path: Path) -> None:

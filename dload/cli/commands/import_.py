@@ -46,6 +46,7 @@ _SHARD_COUNTING = "where each shard counts from 0, put its name before each key:
 @click.option("--delimiter", metavar="CHARACTER", help="What stands between cells (csv).")
 @click.option("--split", metavar="NAME", help="Only this split (hf, tfds).")
 @click.option("--config", metavar="NAME", help="The configuration of the data set (hf).")
+@click.option("--revision", metavar="NAME", help="The commit, tag or branch of the data set (hf, by name).")
 @click.option("--builder", metavar="NAME[/CONFIG][:VERSION]", help="What the folder must hold (tfds).")
 @click.option("--shard-keys", is_flag=True, help="Put the shard's name before each key (webdataset).")
 @click.option("--whole-lines", is_flag=True, help="Keep each line as one field json, byte for byte (jsonl).")
