@@ -27,7 +27,7 @@ from dload.importers import open_source
 from dload.importers.columns import META, columns_meta
 from dload.manifest import Manifest
 from dload.pack import Sample
-from dload.ray import shards
+from dload.ray import engine, shards
 from dload.ray.reading import ShardSource
 from dload.repo import keys
 from dload.store.local import FolderStore
@@ -310,7 +310,12 @@ def test_a_worker_killed_in_the_middle_changes_nothing(repo: Repository, tmp_pat
     assert invariants.problems(repo.store, deep=True) == []
 
 
-def test_an_error_comes_out_as_itself_and_nothing_is_visible(repo: Repository) -> None:
+def deadly(sample: Sample) -> Sample:
+    os.kill(os.getpid(), signal.SIGKILL)
+    return sample
+
+
+def test_an_error_comes_out_as_itself_and_nothing_is_visible(repo: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
     repo.commit("in", SAMPLES, target_shard_size=SIZE)
     pipe = repo.dataset("in").samples()
     with pytest.raises(ValueError, match="no good: k000"):
@@ -319,6 +324,10 @@ def test_an_error_comes_out_as_itself_and_nothing_is_visible(repo: Repository) -
         repo.derive("out", pipe.map(spoiled), engine="ray")
     with pytest.raises(ConfigError, match="scan can't be computed piece by piece: each of its states"):
         repo.derive("out", pipe.scan(last, None), engine="ray")
+    once = engine._computing.options(num_returns=2, max_retries=0)
+    monkeypatch.setattr(engine, "_computing", once)
+    with pytest.raises(DloadError, match="the cluster gave up a task: WorkerCrashedError"):
+        repo.derive("out", pipe.map(deadly), engine="ray")
     with pytest.raises(ConfigError, match="there is no engine 'spark'"):
         repo.derive("out", pipe.map(doubled), engine="spark")
     assert repo.list_datasets() == ["in"]
