@@ -1,10 +1,10 @@
 """The combinators, one after another, over the 150 flowers of the iris table; each is stopped and resumed in between.
 
+    pip install dload-ml scikit-learn
     python examples/combinators.py
 
 A pipeline is a description. Some have places: a length, and each element can be had by itself. Others, whose elements
-hang on those before, are streams. Both resume exactly, from a state that is a few hundred bytes of JSON. Needs
-scikit-learn.
+hang on those before, are streams. Both resume exactly, from a state that is a few hundred bytes of JSON.
 """
 
 from __future__ import annotations

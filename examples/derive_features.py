@@ -1,10 +1,11 @@
 """Features that are computed once for everybody: derived, found again, killed and gone on with, traced back.
 
+    pip install dload-ml numpy pillow scikit-learn
     python examples/derive_features.py
 
 The images are tiles of scikit-learn's two photographs; their features, a histogram of colors and one of edges, tell
 which photograph a tile is of. `derive` stores them under the pipeline's fingerprint: the data it reads, the functions'
-text, their order. Needs NumPy, Pillow and scikit-learn.
+text, their order.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """A folder of images, one subfolder a class, as a data set: imported, looked at, split by class, decoded on threads.
 
+    pip install dload-ml numpy pillow scikit-learn
     python examples/image_folder.py
 
-The images are 600 handwritten digits of scikit-learn, saved as PNG; any folder does. Needs NumPy, Pillow and
-scikit-learn.
+The images are 600 handwritten digits of scikit-learn, saved as PNG; any folder does.
 """
 
 from __future__ import annotations

@@ -1,12 +1,13 @@
 """A character model trained from packed blocks, killed in the middle, and resumed to the same loss.
 
+    pip install dload-ml numpy
     python examples/language_model.py
 
 The text is that of Python's own standard library. It is committed as a data set of documents, one a file, each a field
 of raw bytes. `pack` makes blocks of 129 tokens of them, without reading a document before its turn: 128 to learn from,
 each with its next one. Two runs are made in processes of their own: one goes through; the other is killed without
 warning, and started again from the last checkpoint, which holds the model and the loader's state. Both end with the
-same weights to the last bit. Needs NumPy; takes seconds.
+same weights to the last bit.
 """
 
 from __future__ import annotations

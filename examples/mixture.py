@@ -1,10 +1,11 @@
 """Two data sets mixed by a schedule, and augmented: exact shares, and draws that hang on nothing but the sample.
 
+    pip install dload-ml numpy scikit-learn
     python examples/mixture.py
 
 Digits of scikit-learn, those up to 4 as one data set, the rest as another. The mix begins with the first, a curriculum,
 and ends half and half. Each image is moved about and gets noise; how much is the same on any rank, in any worker and
-after a resume, and another in each epoch. Needs NumPy and scikit-learn.
+after a resume, and another in each epoch.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
 """A large data set through a small cache: what fits stays, the rest slides by; what can't work is said beforehand.
 
+    pip install dload-ml
     python examples/small_cache.py
 
 The data are Python's standard library, in pages of fifty lines. The cache may hold a quarter of them, and holds no more

@@ -1,5 +1,6 @@
 """Versions: committed, named, pinned, compared, gone back to, removed and brought back.
 
+    pip install dload-ml
     python examples/versions.py
 
 The data set is Python's json package, each module a sample. What a version holds never changes, and its id is made of
