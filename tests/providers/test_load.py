@@ -263,6 +263,17 @@ def test_a_stream_goes_on_on_another_number_of_ranks(
         assert list(loader) == expected[1:]
 
 
+def test_draws_of_a_stream_hang_on_the_record_whatever_lane_it_is_in(stream: Callable[..., Any]) -> None:
+    pipe = stream(preprocess=drawn, seed=2, shuffle=0, records=RECORDS)
+    alone = dict(pipe.iter(epoch=0))
+    for world in (1, 2, 4):
+        rows = [row for step in whole(rows_of(pipe, world, global_batch=8, columns=4)) for row in step]
+        assert dict(rows) == alone
+    parted = stream(preprocess=drawn, seed=2, shuffle=0)  # each lane reads files of its own, and knows no numbers
+    parts = rows_of(parted, 4, global_batch=4, ends="agree", agree=lambda whole: whole)
+    assert len({draw for part in parts for step in part for _, draw in step}) == RECORDS
+
+
 @pytest.mark.parametrize("records", [None, RECORDS])
 def test_worker_processes_of_torch_share_a_stream(stream: Callable[..., Any], records: int | None) -> None:
     """Of which `datasets` would give each worker a part, and lanes a part of that."""
