@@ -24,6 +24,7 @@ def ray_settings() -> dict[str, str]:
         "RAY_DATA_DISABLE_PROGRESS_BARS": "1",
         "RAY_local_fs_capacity_threshold": "1",  # a full disk is no reason to refuse a few kilobytes
         "RAY_memory_monitor_refresh_ms": "0",  # nor a full memory, to kill a worker
+        "RAY_num_workers_soft_limit": "8",  # idle ones stay for the next test: to start one takes seconds
         # A machine that is busy with other tests is slow, not dead.
         "RAY_raylet_start_wait_time_s": "240",
         "RAY_worker_register_timeout_seconds": "240",
