@@ -86,7 +86,7 @@ class Grain(Peer):
         made = epoch.repeat().to_iter_dataset().batch(BATCH, batch_fn=_Batched(collate))
         if workers:
             made = made.mp_prefetch(grain.MultiprocessingOptions(num_workers=workers))
-        return _Epochs(made, -(-len(epoch) // BATCH))
+        return _Epochs(made, -(-len(epoch) // BATCH), 2 * workers)
 
     def by_index(self, place: Place) -> Callable[[int], Any]:
         return self._dataset(place, False).__getitem__
@@ -120,9 +120,15 @@ class Grain(Peer):
 class _Epochs:
     """One iterator over all epochs, so that its worker processes persist."""
 
-    def __init__(self, endless: Any, batches: int) -> None:
+    def __init__(self, endless: Any, batches: int, ahead: int) -> None:
         self._endless = iter(endless)
         self._batches = batches
+        self._ahead = ahead
+
+    def settle(self) -> None:
+        """Take what its workers made ahead while nobody measured."""
+        for _ in range(self._ahead):
+            next(self._endless)
 
     def __iter__(self) -> Iterator[Any]:
         return islice(self._endless, self._batches)

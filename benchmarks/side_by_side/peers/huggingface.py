@@ -28,6 +28,9 @@ class HuggingFace(Peer):
         import datasets
 
         datasets.disable_progress_bars()
+        # It sleeps 5 s for each source at the end of a shuffled pass, until Arrow's threads have ended. An epoch of
+        # hours wouldn't notice; these would hardly be anything else.
+        datasets.config.SLEEP_TIME_ON_THREADS_SHUTDOWN = 0
 
     def _options(self, place: Place) -> dict[str, Any]:
         access, secret = place.keys

@@ -153,6 +153,9 @@ class Serving:
 
     def load(self, place: Place, workers: int, work: str, least: float) -> dict[str, Any]:
         loader = self._loader(place, workers, work)
+        if hasattr(loader, "settle"):  # it works ahead between passes: of a long time that is a small part
+            loader.settle()
+            least *= 4
         return _passes(lambda: loader, len, least)
 
     def _loader(self, place: Place, workers: int, work: str) -> Any:
