@@ -156,7 +156,7 @@ def main() -> None:
     folder = Path(tempfile.mkdtemp(prefix="ray-benchmark-"))
     os.environ |= {ARMED: f"{folder / 'armed'}:{count // 2}", "XDG_STATE_HOME": str(folder / "state")}
     os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_DATA_DISABLE_PROGRESS_BARS": "1"}
-    os.environ["RAY_num_workers_soft_limit"] = str(4 * given.cpus)  # else those that start before don't stay
+    os.environ |= {"RAY_num_workers_soft_limit": str(4 * given.cpus)}  # else those that start before don't stay
     try:
         ray.init(num_cpus=given.cpus, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
         logging.getLogger("ray.data").setLevel(logging.ERROR)
