@@ -86,7 +86,7 @@ class Grain(Peer):
         made = epoch.repeat().to_iter_dataset().batch(BATCH, batch_fn=_Batched(collate))
         if workers:
             made = made.mp_prefetch(grain.MultiprocessingOptions(num_workers=workers))
-        return _Epochs(made, -(-len(epoch) // BATCH), 2 * workers)
+        return _Epochs(made, -(-len(epoch) // BATCH), 4 * workers)
 
     def by_index(self, place: Place) -> Callable[[int], Any]:
         return self._dataset(place, False).__getitem__
@@ -126,7 +126,7 @@ class _Epochs:
         self._ahead = ahead
 
     def settle(self) -> None:
-        """Take what its workers made ahead while nobody measured."""
+        """Take what its workers made ahead while nobody measured: four batches each."""
         for _ in range(self._ahead):
             next(self._endless)
 
