@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -23,6 +24,8 @@ from dload.plan import check
 from dload.run.counters import Tally
 from dload.run.ranks import nodes_of, rank_and_world
 from dload.run.steps import Collate, LaneStates, Step, StepReader
+
+_log = logging.getLogger("dload.api")
 
 Plan = dict[str, Any]
 """B, C, m, H, seed, ends, steps, where they are given ramp and phases: what stays the same in a run, whoever goes on
@@ -262,6 +265,12 @@ class Course:
             self._enter(self.epoch + 1, self.states if self.deal.continues and at_end else {})
             self._resumed = False
         self._begun, self._fixed = True, False
+        if steps == 0:
+            rows, batch = self.top.total or 0, self.plan["B"]
+            _log.warning(
+                f"an epoch has no step: {rows:,} rows don't fill a global batch of {batch:,}; choose a smaller one, or "
+                f'ends="pad", which fills it up'
+            )
         return self._checked()
 
     def _enter(self, epoch: int, states: LaneStates) -> None:

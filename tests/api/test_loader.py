@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import random
 import threading
 import time
@@ -565,3 +566,15 @@ def test_rank_and_world_come_from_the_launcher(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("WORLD_SIZE", "many")
     with pytest.raises(ConfigError, match="WORLD_SIZE is 'many'"):
         Loader(dload.from_iterable([1]), 1)
+
+
+def test_rows_that_fill_no_step_are_said(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logging.getLogger("dload"), "propagate", True)  # which the command line has ended, if it ran here
+    few = dload.from_iterable(range(7))
+    with caplog.at_level("WARNING", "dload.api"):
+        assert list(dload.Loader(few, 8)) == []
+    assert "no step: 7 rows don't fill a global batch of 8" in caplog.text
+    caplog.clear()
+    with caplog.at_level("WARNING", "dload.api"):
+        assert len(list(dload.Loader(few, 8, ends="pad"))) == len(list(dload.Loader(few, 7))) == 1
+    assert not caplog.text
