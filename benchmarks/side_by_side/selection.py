@@ -38,7 +38,7 @@ class Sizes:
     least: float  # seconds that a warm measurement takes at least
 
 
-FULL = Sizes(32_000, 2_560, 64, 2_000, 12_000, 512, 4_096, 10_000, 16 * MB, 0.3)
+FULL = Sizes(25_600, 2_560, 64, 2_000, 10_000, 512, 4_096, 10_000, 16 * MB, 0.3)
 QUICK = Sizes(12_800, 768, 24, 500, 4_000, 128, 1_024, 4_000, 4 * MB, 0.1)
 TINY = Sizes(256, 256, 4, 8, 500, 0, 128, 64, MB // 2, 0.0)
 
