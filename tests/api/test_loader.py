@@ -569,7 +569,7 @@ def test_rank_and_world_come_from_the_launcher(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_rows_that_fill_no_step_are_said(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(logging.getLogger("dload"), "propagate", True)  # which the command line has ended, if it ran here
+    monkeypatch.setattr(logging.getLogger("dload"), "propagate", True)  # the command line ends it where it runs
     few = dload.from_iterable(range(7))
     with caplog.at_level("WARNING", "dload.api"):
         assert list(dload.Loader(few, 8)) == []
