@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -36,16 +37,15 @@ def test_samples_come_out_as_they_went_in(given_: list[tuple[str, dict[str, Any]
     assert not group
 
 
-def many(count: int) -> list[Sample]:
-    return [(f"sample-{row:08d}", {"x": row.to_bytes(100, "big")}) for row in range(count)]
+def many(count: int) -> Iterator[Sample]:
+    return ((f"sample-{row:08d}", {"x": row.to_bytes(100, "big")}) for row in range(count))
 
 
 def test_small_samples_take_little_more_than_their_bytes() -> None:
     count, group = 20_000, Group()
     tracemalloc.start()
     try:
-        for row in range(count):
-            key, fields = f"sample-{row:08d}", {"x": row.to_bytes(100, "big")}
+        for key, fields in many(count):
             group.add((key, fields), ("x",), sample_size(key, fields))
         taken, _ = tracemalloc.get_traced_memory()
     finally:
@@ -61,7 +61,7 @@ def test_case_c80_a_commit_holds_small_samples_in_little_memory(tmp_path: Path) 
     tracemalloc.start()
     try:
         before, _ = tracemalloc.get_traced_memory()
-        repo.commit("many", (sample for row in range(count) for sample in [(f"k{row:07d}", {"x": row.to_bytes(100, "big")})]))
+        repo.commit("many", many(count))
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
