@@ -115,7 +115,7 @@ def _panel(drawing: Drawing, record: dict[str, Any], result: dict[str, Any]) -> 
         drawing.text(LEFT + length + 6, y + 13, told, "title" if ours else "")
         if ratio is not None:
             behind = ratio < 1 and system not in BOUNDS
-            drawing.text(WIDTH - 8, y + 13, f"dload {ratio:.2f} ×", "behind" if behind else "quiet", "end")
+            drawing.text(WIDTH - 8, y + 13, f"dload {_ratio(ratio)} ×", "behind" if behind else "quiet", "end")
         drawing.height += ROW
     drawing.height += 12
 
@@ -126,6 +126,10 @@ def _sign(result: dict[str, Any]) -> int:
 
 def _number(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _ratio(value: float) -> str:
+    return f"{value:.2f}" if value >= 0.1 else f"{value:.2g}"
 
 
 # ---- the overview
@@ -165,7 +169,7 @@ def _overview(record: dict[str, Any], path: Path) -> bool:
         for system, ratio in ratios.items():
             label = f"{record['labels'][system]}: {ratio:.2f}"
             drawing.dot(x(ratio), drawing.height + ROW / 2, "behind" if ratio < 1 else "ours", label)
-        name = f"{record['labels'][least]} {ratios[least]:.2f}"
+        name = f"{record['labels'][least]} {_ratio(ratios[least])}"
         if ratios[least] < 1:
             drawing.text(WIDTH - 8, drawing.height + 13, name, "quiet", "end")
         drawing.height += ROW
