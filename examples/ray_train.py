@@ -53,25 +53,26 @@ def collate(rows: list[Any]) -> torch.Tensor:
     return torch.tensor([dload.codecs.json_from(fields["json"]) for _, fields in rows], dtype=torch.float64)
 
 
-def learn(model: torch.nn.Module, loader: StreamLoader, stop: int | None = None) -> int:
-    """Train to the end of the epoch, or behind step `stop`. Returns the number of steps."""
+def learn(model: torch.nn.Module, loader: StreamLoader, stop: int | None = None) -> dict[str, int]:
+    """Train to the end of the epoch, or behind step `stop`. Returns how many steps and how many rows it had."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
-    step = 0
+    step = rows = 0
     for step, batch in enumerate(loader, 1):
         loss = (model(batch[:, :1]) - batch[:, 1:]).square().mean()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
+        rows += len(batch)
         if step == stop:
             break
-    return step
+    return {"steps": step, "rows": rows}
 
 
 def train(config: dict[str, Any]) -> None:
     """In each worker of Ray Train."""
     model, loader = made(Path(config["folder"]))
     with loader, tempfile.TemporaryDirectory() as folder:
-        metrics = {"steps": learn(ray.train.torch.prepare_model(model), loader, STOP)}
+        metrics = learn(ray.train.torch.prepare_model(model), loader, STOP)
         if ray.train.get_context().get_world_rank() == 0:  # any rank's state is the state of all
             torch.save({"model": model.state_dict(), "loader": loader.state_dict()}, Path(folder) / "saved.pt")
             ray.train.report(metrics, checkpoint=ray.train.Checkpoint.from_directory(folder))
@@ -96,7 +97,7 @@ def main() -> None:
         repository(folder).commit("line", samples(), target_shard_size=2_000)
         through, loader = made(folder)
         with loader:
-            steps = learn(through, loader)
+            whole = learn(through, loader)
         stopped = on_ray(folder)
         resumed, loader = made(folder)
         with stopped.checkpoint.as_directory() as checkpoint, loader:
@@ -105,10 +106,12 @@ def main() -> None:
             loader.load_state_dict(saved["loader"])
             rest = learn(resumed, loader)
     ray.shutdown()
-    print(f"through: {steps} steps, y = {through.weight.item():.6f} x {through.bias.item():+.6f}")
-    print(f"stopped on two workers of Ray Train behind step {stopped.metrics['steps']}, resumed for {rest}: "
+    print(f"through: {whole['steps']} steps, y = {through.weight.item():.6f} x {through.bias.item():+.6f}")
+    print(f"stopped on two workers of Ray Train behind step {stopped.metrics['steps']}, resumed for {rest['steps']}: "
           f"y = {resumed.weight.item():.6f} x {resumed.bias.item():+.6f}")  # fmt: skip
-    assert (steps, stopped.metrics["steps"], rest) == (20, STOP, 20 - STOP)
+    assert whole == {"steps": 20, "rows": SAMPLES}
+    assert (stopped.metrics["steps"], stopped.metrics["rows"]) == (STOP, STOP * BATCH // 2), "each worker had its half"
+    assert rest == {"steps": 20 - STOP, "rows": (20 - STOP) * BATCH}
     assert abs(through.weight.item() - resumed.weight.item()) < 1e-9
     assert abs(through.bias.item() - resumed.bias.item()) < 1e-9
 

@@ -49,7 +49,7 @@ class ShardSource(Datasource):
             raise ConfigError(f"fields is the text {fields!r}, not names of fields", remedy=f"pass [{fields!r}]")
         self._store, self._cache = dataset.repo.store, dataset.repo.cache
         self._manifest = dataset.manifest
-        names = _names(self._store, self._manifest) if fields is None else list(fields)
+        names = _names(self._store, self._manifest) if fields is None else list(dict.fromkeys(fields))
         if KEY in names:
             raise ConfigError(
                 f"{dataset.name} has a field {KEY!r}, where the key goes", remedy="pass fields= without that one"
