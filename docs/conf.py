@@ -29,7 +29,7 @@ project = "dload"
 html_title = "dload"
 extensions = ["myst_parser", "sphinx.ext.autodoc"]
 root_doc = "README"
-include_patterns = ["*.md", "docs/reference/*.rst", "docs/migrating/*.md", "examples/**/README.md"]
+include_patterns = ["*.md", "docs/reference/*.rst", "docs/migrating/*.md", "examples/README.md", "examples/*/README.md"]
 exclude_patterns = [".*", "site", "tests", "dload", "benchmarks"]
 
 myst_heading_anchors = 4  # those that a forge gives to headings
