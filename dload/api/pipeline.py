@@ -148,9 +148,8 @@ class Pipeline:
         fail_after: int = 100,
     ) -> Pipeline:
         """All that `fn(element)` gives, element after element; `fanout`: always that many, so that places stay known.
-        A shuffle above it, which asks out of order, calls `fn` once for each of them: shuffle below, or derive first.
-        An element that fails under `on_error` gives none (all are made before the first is given then), or as many
-        holes."""
+        A shuffle above calls `fn` once for each of them: shuffle below. What fails under `on_error` gives none (all are
+        made before the first is given then), or as many holes."""
         return Pipeline(group.Expand(self.node, fn, fanout, on_error=on_error_given(on_error, fail_after)))
 
     def scan(self, fn: Callable[[Any, Any], Any], init: Any) -> Pipeline:
