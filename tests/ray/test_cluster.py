@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -370,3 +371,28 @@ def test_credentials_and_clients_never_travel(
     for secret in s3_server.keys:
         assert secret.encode() not in travelled
     assert b"botocore" not in travelled
+
+
+def test_the_command_line_derives_on_the_cluster(repo: Repository, tmp_path: Path) -> None:
+    repo.commit("in", SAMPLES, target_shard_size=3 * SIZE)
+    (tmp_path / "recipes.py").write_text(
+        "def upper(sample):\n    return sample[0].upper(), sample[1]\n\n\n"
+        "def pipeline(repo):\n    return repo.dataset('in').samples().map(upper)\n"
+    )
+    settings = {"RAY_ADDRESS": ray.get_runtime_context().gcs_address, "DLOAD_STORE": repo.store.url}
+    settings["DLOAD_CACHE_DIR"] = str(tmp_path / "cache")
+    command = [sys.executable, "-m", "dload", "derive", "recipes:pipeline", "out", "--engine", "ray"]
+    run = subprocess.run(
+        command, cwd=tmp_path, env={**os.environ, **settings}, capture_output=True, text=True, check=False, timeout=600
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert "the output of recipes:pipeline" in run.stderr
+    wanted = [(key.upper(), fields) for key, fields in SAMPLES]
+    assert invariants.content(repo.store, "out", repo.dataset("out").version) == wanted
+    run = subprocess.run(
+        [*command[:-2], "--engine", "spark", "--tag", "again"],
+        cwd=tmp_path, env={**os.environ, **settings}, capture_output=True, text=True, check=False, timeout=600,
+    )  # fmt: skip
+    assert run.returncode == 2
+    assert "there is no engine 'spark'" in run.stderr
+    assert "there is 'ray'" in run.stderr

@@ -38,13 +38,16 @@ the command is: dload derive features:spectra spectra"""
 @click.argument("target", type=TARGET, metavar="NAME")
 @click.option("--tag", metavar="TEXT", help="Mixed into the fingerprint: another tag runs it again.")
 @click.option("--view", is_flag=True, help="Store the numbers of the samples that stay, no bytes: for filters.")
+@click.option("--engine", metavar="NAME", help="What computes it in place of this machine: ray.")
 @click.option("--recipe", type=click.Path(path_type=Path), metavar="FILE", help="A script whose text is stored.")
 @click.option("--meta", multiple=True, metavar="K=V", help="A fact to store with it; may be given more than once.")
 @click.option("--shard-size", metavar="SIZE", help="About how large shards are (default: as before, or 128MiB).")
 @click.option("-m", "--message", metavar="TEXT", help="What this version is, for the log.")
 @click.option("--workers", type=click.IntRange(1, 256), default=min(4, os.cpu_count() or 1), show_default=True,
               metavar="N", help="How many processes compute, and threads pack and send.")  # fmt: skip
-def command(session: Session, function: str, target: Target, tag: str | None, view: bool, **given: Any) -> None:
+def command(
+    session: Session, function: str, target: Target, tag: str | None, view: bool, engine: str | None, **given: Any
+) -> None:
     """Run a pipeline once, and make its output the latest version of data set NAME.
 
     FUNCTION is called with the repository and gives the pipeline, of samples. MODULE is found in this folder, too. Who
@@ -60,8 +63,8 @@ def command(session: Session, function: str, target: Target, tag: str | None, vi
     pipe = _pipeline(session, function)
     with session.out.live(f"derive {name}") as tell, _told(function):
         made = session.repo.derive(
-            name, pipe, tag=tag, view=view, meta=options.meta, recipe=options.recipe, message=options.message,
-            target_shard_size=options.target, workers=options.workers, progress=tell,
+            name, pipe, tag=tag, view=view, engine=engine, meta=options.meta, recipe=options.recipe,
+            message=options.message, target_shard_size=options.target, workers=options.workers, progress=tell,
         )  # fmt: skip
     if session.out.as_json:
         session.out.facts(manifest_facts(made.manifest), lambda: "")
