@@ -39,6 +39,8 @@ class Seat:
 
     def settled(self) -> None:
         """All that this reader needs now is resident: it doesn't need the turn any more. Cheap; call it often."""
+        if self.root not in _turns:
+            return
         with _guard:
             turn = _turns.get(self.root)
             if turn is None or self not in turn.seats:

@@ -96,6 +96,10 @@ class Mix(Node):
         return max(parent.mean_bytes for parent in self.parents)
 
     @cached_property
+    def sources(self) -> int:
+        return sum(parent.sources for parent in self.parents)
+
+    @cached_property
     def weave(self) -> Weave:
         """Which parent each row comes from. Index tier only."""
         return _UNTIL[self.until](self.weights, [parent.length for parent in self.parents], self.seed or 0)

@@ -62,6 +62,11 @@ class Node(ABC):
         return sum(parent.mean_bytes for parent in self.parents)
 
     @cached_property
+    def sources(self) -> int:
+        """How many nodes a stretch of elements comes from: what a chunk costs grows with it, however long it is."""
+        return max((parent.sources for parent in self.parents), default=1)
+
+    @cached_property
     def reads(self) -> bool:
         """Whether there are samples of a data set below."""
         return any(parent.reads for parent in self.parents)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import islice, zip_longest
+from pathlib import Path
 from typing import Any
 
 from dload.cache import Seat
@@ -61,7 +62,7 @@ class ShardWindow:
         self._held: dict[Key, Need] = {}  # what is to be there
         self._queue: deque[Key] = deque()  # what of it may not be there yet, in the order in which it is needed
         self._hints: deque[Callable[[], None]] = deque()
-        self._seats: dict[int, Seat] = {}  # by id of the cache
+        self._seats: dict[Path, Seat] = {}  # by the folder of the cache
         self._needed: dict[Key, Entry] = {}  # by the read under way, still
         self._waited_for: Key | None = None
         self._reading: Key | None = None
@@ -211,9 +212,9 @@ class ShardWindow:
             return sum(max(0, entry.left) for entry in self._entries.values() if isinstance(entry.result, OpenShard))
 
     def _entry(self, key: Key, origin: Origin, info: ShardInfo) -> Entry:
-        seat = self._seats.get(id(origin.cache))
+        seat = self._seats.get(origin.cache.root)
         if seat is None:
-            seat = self._seats[id(origin.cache)] = origin.cache.seat(self._give_up)
+            seat = self._seats[origin.cache.root] = origin.cache.seat(self._give_up)
             self._most = min(self._most, origin.cache.downloads(_JOBS))
         entry = self._entries[key] = Entry(key, origin, info, seat)
         return entry
