@@ -173,7 +173,7 @@ class ShardCache:
         if final.exists() or not room.fits(size):
             return final.exists()
         with path.open("rb") as source:
-            return self._keep(room, digest, size, final, iter(lambda: source.read(2 << 20), b""))
+            return self._keep(room, digest, size, final, iter(lambda: source.read(1 << 20), b""))
 
     def drop(self, pin: Pin) -> bool:
         """Forget a pinned shard that was found damaged, also while others read it (their open file stays); the pin is

@@ -11,12 +11,14 @@ from typing import Any
 from dload.errors import IntegrityError
 
 OpenStream = Callable[[int], Iterator[bytes]]
-"""Opens the bytes from a position to the end, in chunks. Each is written at once, and Linux may keep it in pages as
-large as it is, each of which costs whoever maps the file one fault: what came in chunks of 2 MiB is read fastest."""
+"""Opens the bytes from a position to the end, in chunks."""
 
 ATTEMPTS = 3  # how often a body that is wrong, or none at all, is fetched before that is an error
 
 _CHUNK = 1 << 20
+# Of a write: what was just hashed is still near the processor. Written by 2 MiB, which Linux then keeps in pages as
+# large, a file is read a fifth faster, but to find such pages costs a download half as much again.
+_SLICE = 1 << 18
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 
 
@@ -85,8 +87,10 @@ class _Growing:
                 if self.length + len(chunk) > self._size:
                     self.overlong = True
                     return
-                self.sha256.update(chunk)
-                self._write(memoryview(chunk))
+                for at in range(0, len(chunk), _SLICE):
+                    piece = memoryview(chunk)[at : at + _SLICE]
+                    self.sha256.update(piece)
+                    self._write(piece)
         finally:
             if isinstance(stream, Generator):
                 stream.close()

@@ -33,7 +33,7 @@ from dload.files.atomic import disk_full, sync, sync_folder
 from dload.files.locks import LocksUnsupportedError, locked
 from dload.store.base import Body, ObjectInfo, check_key, check_prefix
 
-_CHUNK = 2 << 20
+_CHUNK = 1 << 20
 _NEVER = "never"  # no object's ETag
 _ABSENT = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR}
 _FORBIDDEN = {errno.EACCES, errno.EPERM, errno.EROFS}

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
         ListObjectsV2OutputTypeDef,
     )
 
-_CHUNK = 2 << 20  # of a stream
+_CHUNK = 1 << 20  # of a stream
 _IN_PARTS = 12 << 20  # files larger than this are sent in parts
 _BATCH = 1000  # keys of one DeleteObjects
 _OWN = "tmp/"  # keys of the store's own, as in a folder
