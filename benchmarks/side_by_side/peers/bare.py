@@ -101,8 +101,8 @@ class Bare(Peer):
 
     @staticmethod
     def _pack(path: Path, shard: int, samples: Iterable[Sample]) -> None:
-        """One pass of writing and hashing; synced each time that a shard is full. In pieces of 256 KiB: larger pieces are
-        larger pages, of which a map that is made anew has fewer faults."""
+        """One pass of writing and hashing; synced each time that a shard is full. In pieces of 256 KiB: larger pieces
+        are larger pages, of which a map that is made anew has fewer faults."""
         digest, room = hashlib.sha256(), shard
         with path.open("wb", buffering=1 << 18) as file, path.with_suffix(".index").open("w") as index:
             for key, a, b in samples:
