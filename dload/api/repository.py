@@ -272,7 +272,8 @@ class Repository:
     ) -> Dataset:
         """The output of a pipeline of samples as a version of data set `name`: run once, then the same for everybody.
 
-        The pipeline's fingerprint (with `tag`, a JSON value) says whether somebody has run it. If not, its epoch 0 is
+        The pipeline's fingerprint (with `tag`, a JSON value) says whether somebody has run it. What its functions keep
+        elsewhere, such as a model's weights, isn't in it: put their name into `tag`. If nobody has, its epoch 0 is
         committed, and the fingerprint published by compare-and-swap: of two at once, both get the version of the first.
         A run that was killed goes on where it was, on the same machine. `meta` gets the reserved entries derived_from,
         fingerprint and tag; it is that of whoever ran it.

@@ -30,10 +30,11 @@ def as_iterable_dataset(
     """`pipe` as a `torch.utils.data.IterableDataset`, for `DataLoader(ds, batch_size=None, num_workers=N)`.
 
     Ranks and workers share the work: together they give every row once, and shards are fetched once a machine. Each
-    iteration is the next epoch, in worker processes of any kind, persistent or not; `ds.set_epoch(e)` chooses one. Rank
-    and world are found when this is called (see `dload.run.ranks.rank_and_world`). On one rank an epoch is covered
-    exactly; on several, all ranks give equally many rows, and the fewer than `world_size` (`global_batch`) rows left
-    over are dropped. `global_batch`: the rows of a step over all ranks; this rank's rows of each step come in order.
+    iteration is the next epoch, in worker processes of any kind, persistent or not; `ds.set_epoch(e)` chooses one. Make
+    it once: another one begins with epoch 0. Rank and world are found when this is called (see
+    `dload.run.ranks.rank_and_world`). On one rank an epoch is covered exactly; on several, all ranks give equally many
+    rows, and the fewer than `world_size` (`global_batch`) rows left over are dropped. `global_batch`: the rows of a
+    step over all ranks; this rank's rows of each step come in order.
 
     With `batch_size=None` a pipeline that has places (no filter and the like) comes in the same order for any number of
     workers. With `batch_size=b` each worker makes batches of its own rows, so batches depend on their number: batch in
