@@ -361,8 +361,17 @@ class History:
         """Tag -> version id, sorted by tag."""
         start = keys.tags_prefix(keys.check_known_name(name))
         found = sorted(info.key for info in self.store.list(start))
-        refs = ordered(lambda key: Ref.parse(self.store.get(key), key), found, _JOBS)
-        return {key[len(start) :]: ref.version for key, ref in zip(found, refs, strict=True)}
+        refs = ordered(self.listed_tag, found, _JOBS)
+        return {key[len(start) :]: ref.version for key, ref in zip(found, refs, strict=True) if ref is not None}
+
+    def listed_tag(self, key: str) -> Ref | None:
+        """A tag that a listing has named, by its object's key; None where it was removed since."""
+        try:
+            return Ref.parse(self.store.get(key), key)
+        except NotFoundError:
+            if self.store.head(key) is not None:
+                raise
+            return None
 
     def tag(self, name: str, tag: str, version: str) -> None:
         """Give a version (its full id) a name that never moves. Raises ConflictError where the tag names another."""

@@ -136,9 +136,12 @@ def _tagged(history: History, name: str, report: VerifyReport) -> set[str]:
     found = set()
     for info in history.store.list(keys.tags_prefix(name)):
         try:
-            found.add(Ref.parse(history.store.get(info.key), info.key).version)
+            ref = history.listed_tag(info.key)
         except PackFormatError as error:
             report.faults.append(Fault("ref", info.key, error.message, name))
+            continue
+        if ref is not None:
+            found.add(ref.version)
     return found
 
 

@@ -177,20 +177,19 @@ def drawn(world: World, seen: Seen, number: int) -> Job:
     one = draw.choice(versions)
     at, out = f"{name}@{one}", str(world.folder / f"out{number}")
     gone = (10, 13)  # removed, collected or tagged by others since it was looked at
-    looked = (10, 13)  # a tag that was listed went before it was read; for gc, somebody else collects
     jobs = [
         (6, commit),
         (3, _write(world, "append", name, "more", number)),
         (3, Job(("rm", at, "--yes"), gone)),
         (1, Job(("revert", name, one), (2, *gone))),  # 2: it is the latest by now
         (1, Job(("tag", at, f"t{number}"), gone)),
-        (2, Job(("gc", "--yes", "--grace", "0s"), looked)),
+        (2, Job(("gc", "--yes", "--grace", "0s"), (13,))),
         (2, Job(("copy", at, "--to", f"{world.url}-copy"), gone)),
         (3, Job(("pull", at), (10,))),
         (3, Job(("pull", at, "--to", out), (10,), reads=(name, one), to=out)),
         (5, Job(("stream", name, one), (10,), reads=(name, one))),
-        (1, Job(("verify", name, "--read-data"), looked)),
-        (1, Job(("ls",), looked)),
+        (1, Job(("verify", name, "--read-data"))),
+        (1, Job(("ls",))),
     ]
     if removed:
         jobs.append((3, Job(("undo", f"{name}@{draw.choice(removed)}"), (*gone, 14))))  # 14: half of it is collected

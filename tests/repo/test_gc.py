@@ -310,6 +310,43 @@ def test_case_c24_a_key_that_vanishes_is_done_and_a_denied_delete_is_told(
         denied.gc(grace="0s")
 
 
+def test_a_tag_that_goes_between_its_listing_and_its_reading_is_gone(aged: Repository) -> None:
+    version = commit(aged, samples(100))
+    other = commit(aged, samples(50, seed=1), "birds")
+
+    def untagged(call: Call) -> None:
+        if call.operation == "get" and call.key == keys.tag_key("speech", "b"):
+            aged.untag("speech", "b")
+
+    for look in ("gc", "verify", "tags"):
+        for tag in ("a", "b"):
+            aged.tag("speech", tag, version)
+        repo = Repository(Faulty(aged.store, untagged), aged.cache)
+        if look == "gc":
+            assert tuple(repo.gc(grace="0s")) == (0, 0)
+        elif look == "verify":
+            assert repo.verify("speech").sound
+        else:
+            assert repo.tags("speech") == {"a": version}
+        assert aged.tags("speech") == {"a": version}
+    assert aged.dataset("birds").version == other
+    intact(aged)
+
+
+def test_a_tag_that_is_there_and_can_not_be_read_stops_everything(aged: Repository) -> None:
+    version = commit(aged, samples(100))
+    aged.tag("speech", "a", version)
+
+    def absent(call: Call) -> DloadError | None:
+        wanted = call.operation == "get" and call.key == keys.tag_key("speech", "a")
+        return NotFoundError("there is no such object") if wanted else None
+
+    repo = Repository(Faulty(aged.store, absent), aged.cache)
+    for look in (lambda: repo.gc(grace="0s"), lambda: repo.tags("speech"), lambda: repo.verify("speech")):
+        with pytest.raises(NotFoundError):
+            look()
+
+
 def test_case_c26_a_lock_that_pins_a_removed_version_says_who_and_how_to_undo(repo: Repository) -> None:
     one, _ = commit(repo, samples(10)), commit(repo, samples(11))
     repo.pin("speech", one)
