@@ -215,7 +215,7 @@ class ShardWindow:
         seat = self._seats.get(origin.cache.root)
         if seat is None:
             seat = self._seats[origin.cache.root] = origin.cache.seat(self._give_up)
-            self._most = min(self._most, origin.cache.downloads(_JOBS))
+        self._most = min(self._most, origin.cache.downloads(_JOBS))  # of each cache: two may have one folder
         entry = self._entries[key] = Entry(key, origin, info, seat)
         return entry
 
