@@ -95,9 +95,9 @@ class ShardCache:
         `open_stream(position)` gives the bytes from there on; its errors pass through, and what came stays to
         be continued. `name` is what messages call the shard; `next_use` the seconds until its next use after
         release, where known. Waiting for room that others hold goes through `pause(seconds)`, which may raise
-        to give up. `seat` is the reader's, who holds other pins: he keeps the turn until he is settled; `urgent` says
-        whether he stands still without this shard: only then the turn is taken, and other readers of this process
-        give up what is in the way.
+        to give up; `pause(0)` is called before what takes long: hashing the file, or having it fetched. `seat` is the
+        reader's, who holds other pins: he keeps the turn until he is settled; `urgent` says whether he stands still
+        without this shard: only then the turn is taken, and other readers of this process give up what is in the way.
 
         A file that this process didn't download is hashed at its first pin; a damaged one is dropped and
         fetched again. Raises CacheFullError (names the least budget that would do, or who is in the way),
@@ -114,6 +114,7 @@ class ShardCache:
                 try:
                     found = pin_file(room.root, digest, final, next_use)
                     if found is None:
+                        pause(0)
                         claim = room.reserve(digest, size, final, seat=waiting.seat)
                 except CacheFullError:
                     if not urgent() or not turns.make_way(room.root):
@@ -124,7 +125,7 @@ class ShardCache:
                         raise
                     return self._temporary(digest, size, open_stream, name)
                 if found is not None:
-                    if self._is_sound(found, size):
+                    if self._is_sound(found, size, pause):
                         self._counters.add(hits=1, waits=waiting.waited)
                         return found
                     if not self._drop_damaged(found, name):
@@ -223,13 +224,20 @@ class ShardCache:
             if error.errno not in _READ_ONLY:
                 raise
 
-    def _is_sound(self, pin: Pin, size: int) -> bool:
+    def _is_sound(self, pin: Pin, size: int, pause: Callable[[float], object]) -> bool:
+        """Whether it has its digest: looked at once by each process. An error, also one of `pause`, releases it."""
         status = os.fstat(pin.lock.descriptor)
         where, inode = (str(pin.root), pin.digest), (status.st_dev, status.st_ino)
         if status.st_size != size:
             return False
         if _sound.get(where) != inode:
-            if sha256_of(pin.lock.descriptor) != pin.digest:
+            try:
+                pause(0)
+                found = sha256_of(pin.lock.descriptor)
+            except BaseException:
+                pin.release()
+                raise
+            if found != pin.digest:
                 return False
             _sound[where] = inode
         return True

@@ -13,13 +13,14 @@ from typing import TypeVar, overload
 
 from dload.errors import PackFormatError
 from dload.pack import wire
+from dload.pack.contents import Contents, InFile, InMemory
 from dload.pack.layout import ShardIndex
 from dload.pack.samples import Sample
 
 T = TypeVar("T")
 
 # So many samples share the work that is done once a chunk. Where their values are small on average, a chunk is
-# copied whole and then cut up, which is cheaper than cutting values out of the map one by one.
+# copied whole and then cut up, which is cheaper than cutting values out one by one; and a file of such is mapped.
 _CHUNK = 64
 _SMALL = 1 << 14
 
@@ -32,43 +33,49 @@ class ShardReader:
     is checked by its digest before it is read. May be used from several threads.
     """
 
-    def __init__(self, buffer: bytes | bytearray | memoryview | mmap.mmap, *, name: str = "in memory") -> None:
+    def __init__(self, source: bytes | bytearray | memoryview | mmap.mmap | InFile, *, name: str = "in memory") -> None:
         """Read a shard's bytes, or a map of its file, which stays its owner's to close. What may change is copied.
 
         `name` is for messages. Raises PackFormatError or IntegrityError.
         """
-        self._buffer = buffer if isinstance(buffer, bytes | mmap.mmap) else bytes(buffer)
-        self._owned: mmap.mmap | None = None
+        contents: Contents
+        match source:
+            case InFile():
+                contents = source
+            case bytes() | mmap.mmap():
+                contents = InMemory(source)
+            case _:
+                contents = InMemory(bytes(source))
+        self._contents = contents
         self._reached = (0, 0)  # where `samples` came to: a value's number, its offset. Who goes on needs no table
-        size = len(self._buffer)
-        needed = ShardIndex.footer_size(self._buffer[-wire.TRAILER_SIZE :], size, name)
-        with memoryview(self._buffer) as whole, whole[size - needed :] as footer:
-            self.index = ShardIndex.from_footer(footer, size, name)
+        size = contents.size
+        tail = contents.cut(max(0, size - wire.TRAILER_SIZE), size)
+        footer = contents.cut(size - ShardIndex.footer_size(tail, size, name), size)
+        self.index = ShardIndex.from_footer(footer, size, name)
 
     @classmethod
     def open(cls, path: Path, *, name: str | None = None) -> ShardReader:
-        """Map a shard's file and read its index. The reader keeps one descriptor, the map's own.
+        """Open a shard's file and read its index. The reader keeps one descriptor.
 
         `name`, for messages, is the path unless given. Raises OSError, PackFormatError, IntegrityError.
         """
         label = str(path) if name is None else name
-        with path.open("rb") as file:
-            try:
-                mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-            except ValueError:
-                raise PackFormatError(f"shard {label} is an empty file", shard=label) from None
+        file = InFile(path, label)
         try:
-            reader = cls(mapped, name=label)
+            if not file.size:
+                raise PackFormatError(f"shard {label} is an empty file", shard=label)
+            reader = cls(file, name=label)
+            if reader.index.payload_size < _SMALL * len(reader.index.lengths):
+                reader._contents = file.mapped()
+                file.close()
         except BaseException:
-            mapped.close()
+            file.close()
             raise
-        reader._owned = mapped
         return reader
 
     def close(self) -> None:
         """Let go of the file. Samples that were read stay; reading more raises ValueError."""
-        if self._owned is not None:
-            self._owned.close()
+        self._contents.close()
 
     def __enter__(self) -> ShardReader:
         return self
@@ -113,7 +120,7 @@ class ShardReader:
         """
         row = range(len(self))[row]
         start, length = self.index.span(row)
-        return self.index.keys[row], self.index.decode(row, self._buffer[start : start + length], fields)
+        return self.index.keys[row], self.index.decode(row, self._contents.cut(start, start + length), fields)
 
     def check(self, row: int) -> None:
         """Raise IntegrityError unless the bytes of sample `row` have their crc. Format 1 has none to check."""
@@ -153,7 +160,7 @@ class ShardReader:
             sizes = lengths[first[chunk.start] : first[chunk.stop]]
             size = sum(sizes)
             if index.starts is None and size <= _SMALL * len(sizes):
-                read = BytesIO(self._buffer[position : position + size]).read
+                read = BytesIO(self._contents.cut(position, position + size)).read
                 yield self._deal(chunk, map(read, sizes), fields)
             else:
                 yield self._cut(chunk, fields)
@@ -197,8 +204,7 @@ class ShardReader:
 
     def _values(self, numbers: list[int]) -> Iterator[bytes]:
         """Stored values by their numbers, each copied when it is asked for."""
-        starts, ends = _picked(self.index.value_starts, numbers), _picked(self.index.value_ends, numbers)
-        return map(self._buffer.__getitem__, map(slice, starts, ends))
+        return self._contents.cuts(_picked(self.index.value_starts, numbers), _picked(self.index.value_ends, numbers))
 
     def _decoded(self, samples: Iterable[Sample]) -> Iterable[Sample]:
         return map(self._decode, samples) if self.index.codecs else samples

@@ -311,7 +311,6 @@ class ShardWindow:
                 entry = self._choose()
                 if entry is not None:
                     entry.busy = True
-                    self._start_thread()
                     return partial(self._bring, entry)
                 if self._hints:
                     return partial(_told, self._hints.popleft())
@@ -377,9 +376,11 @@ class ShardWindow:
             return error
 
     def _pause(self, entry: Entry, seconds: float) -> None:
-        """Called while a fetch waits for room (or, with 0, as bytes come): raises to give up what isn't wanted."""
+        """Called while a fetch waits for room (or, with 0, before it hashes or downloads, and as bytes come): raises to
+        give up what isn't wanted."""
         key = entry.key
         with self._changed:
+            self._start_thread()  # for the next shard. What is there already one thread opens faster than several
             if seconds and key == self._waited_for:
                 self._drop(but=entry.seat)  # who waits for room in one cache mustn't hold any in another
             if seconds and not self._closed and not self._making_way:

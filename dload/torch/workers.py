@@ -115,6 +115,8 @@ class Fleet:
         coming, self._coming = self._coming, None
         if hasattr(coming, "_shutdown_workers"):  # else the workers live as long as an error's traceback has it
             coming._shutdown_workers()
+        if self._steps.share is not None:
+            self._steps.share.close()
 
 
 class _Steps(torch.utils.data.IterableDataset[Any]):
@@ -125,6 +127,7 @@ class _Steps(torch.utils.data.IterableDataset[Any]):
         self.top, self.collate, self.counters, self.slots = top, collate, counters, slots
         self._shared = SharedBytes(_HEAD.size)
         self._many = 1
+        self.share: _Share | None = None  # of this process, where it has no workers
 
     def assign(self, assignment: Assignment) -> None:
         data = pickle.dumps(assignment)
@@ -155,7 +158,8 @@ class _Steps(torch.utils.data.IterableDataset[Any]):
     def __iter__(self) -> Iterator[Any]:
         info = torch.utils.data.get_worker_info()
         if info is None:
-            return _Share(self, self._assigned(), 0, 1, None)
+            self.share = _Share(self, self._assigned(), 0, 1, None)
+            return self.share
         return _Share(self, self._assigned(), info.id, info.num_workers, self.slots[info.id])
 
 

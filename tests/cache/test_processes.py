@@ -156,7 +156,7 @@ def test_what_others_hold_is_waited_for_then_named(root: Path, source: LoggedSou
     assert polled(root) <= SIZE + 100
 
     def ends_at_the_second_look(seconds: float) -> None:
-        if waits.append(seconds) or len(waits) == 2:
+        if seconds and (waits.append(seconds) or len(waits) == 2):
             holder.kill()
             holder.wait()
 

@@ -133,10 +133,11 @@ def test_who_has_the_turn_keeps_its_pins_until_it_is_settled(root: Path, source:
     pin = cache.ensure(mine, SIZE, source.opener(mine))
     states = []
 
-    def pause(_: float) -> None:
-        states.append(state(root))
-        tell(holder)
-        holder.wait()
+    def pause(seconds: float) -> None:
+        if seconds:
+            states.append(state(root))
+            tell(holder)
+            holder.wait()
 
     seat = cache.seat(lambda: pytest.fail("it has the turn"))
     cache.ensure(wanted, SIZE, source.opener(wanted), seat=seat, pause=pause).release()

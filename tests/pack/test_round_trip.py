@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import os
 from pathlib import Path
 from random import Random
 
@@ -11,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dload.errors import ConfigError, DuplicateKeyError, SampleError
+from dload.errors import ConfigError, DuplicateKeyError, IntegrityError, SampleError
 from dload.pack import MAX_LAYOUTS, PackedShard, Sample, ShardIndex, ShardReader, ShardWriter
 
 names = st.sampled_from(["image", "label", "text", "α", "json", "mask"])
@@ -121,34 +122,61 @@ def test_many_samples_of_all_sizes(tmp_path: Path) -> None:
             assert reader.read_many(shuffled) == [given_samples[row] for row in shuffled]
 
 
-def test_the_reader_keeps_one_descriptor_and_samples_outlive_it(tmp_path: Path) -> None:
-    stored, _ = pack([("a", {"x": b"1" * 5000, "y": b"2"})])
+def descriptors(path: Path) -> int:
+    return sum(link.is_symlink() and link.resolve() == path for link in Path("/dev/fd").iterdir())
+
+
+@pytest.mark.parametrize("size", [5000, 100_000])  # of which the one is mapped, the other read from the file
+def test_the_reader_keeps_one_descriptor_and_samples_outlive_it(tmp_path: Path, size: int) -> None:
+    stored, _ = pack([("a", {"x": b"1" * size, "y": b"2"})])
     path = tmp_path / "shard"
     path.write_bytes(stored)
-
-    def descriptors() -> int:
-        return sum(link.is_symlink() and link.resolve() == path for link in Path("/dev/fd").iterdir())
-
     reader = ShardReader.open(path)
-    assert descriptors() == 1
+    assert descriptors(path) == 1
     samples = [reader[0], *reader, *reader[:], *reader.samples(["y"])]
     unfinished = reader.samples()
     reader.close()
-    assert descriptors() == 0
-    assert samples[:3] == [("a", {"x": b"1" * 5000, "y": b"2"})] * 3
+    reader.close()
+    assert descriptors(path) == 0
+    assert samples[:3] == [("a", {"x": b"1" * size, "y": b"2"})] * 3
     assert all(type(value) is bytes for _, found in samples for value in found.values())
     with pytest.raises(ValueError, match="closed"):
         next(unfinished)
+    forgotten = ShardReader.open(path)
+    assert descriptors(path) == 1 and len(forgotten) == 1
+    del forgotten
+    assert descriptors(path) == 0
+
+
+def test_a_file_that_has_become_shorter_is_an_error_where_it_is_read(tmp_path: Path) -> None:
+    samples = [(f"k{number}", {"x": bytes([number]) * 50_000}) for number in range(4)]
+    path = tmp_path / "shard"
+    path.write_bytes(pack(samples)[0])
+    with ShardReader.open(path) as reader:
+        os.truncate(path, 120_000)
+        assert reader.read_many([1, 0]) == [samples[1], samples[0]]
+        with pytest.raises(IntegrityError, match="ends at byte 120,000, expected 150,000 at least"):
+            reader.read_many([2])
+
+
+def test_a_read_that_gives_less_is_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As those of 2 GiB and more are."""
+    samples = [("a", {"x": bytes(range(256)) * 1000, "y": b"1" * 30_000})]
+    path = tmp_path / "shard"
+    path.write_bytes(pack(samples)[0])
+    real = os.pread
+    monkeypatch.setattr(os, "pread", lambda descriptor, size, at: real(descriptor, min(size, 10_000), at))
+    with ShardReader.open(path) as reader:
+        assert list(reader) == samples and reader[0] == samples[0]
 
 
 def test_a_damaged_file_leaves_no_descriptor(tmp_path: Path) -> None:
     path = tmp_path / "shard"
     for data in (b"", b"short", pack([("a", {"x": b"1"})])[0][:-30] + bytes(30)):
         path.write_bytes(data)
-        before = len(list(Path("/dev/fd").iterdir()))
         with pytest.raises(Exception, match=str(path)):
             ShardReader.open(path)
-        assert len(list(Path("/dev/fd").iterdir())) == before
+        assert descriptors(path) == 0
 
 
 def test_a_file_that_takes_little_at_once_gets_everything() -> None:

@@ -269,6 +269,7 @@ def test_the_plan_names_sources_figures_and_demand(repo: Repository) -> None:
 @pytest.mark.parametrize("how", ["close", "with", "forget", "exhaust", "raise"])
 def test_an_iterator_that_ends_lets_go_of_pins_threads_and_files(folder: Path, tmp_path: Path, how: str) -> None:
     repo = open_repo(folder, tmp_path / "cache")
+    gc.collect()
     before = len(list(Path("/proc/self/fd").iterdir()))
     pipe = repo.dataset("speech").samples().shuffle(100, seed=1)
     iterator = iter(pipe)
