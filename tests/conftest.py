@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from dload.files.locks import locked
+from dload.run.indexes import indexes
 from dload.store.base import Store
 from dload.store.local import FolderStore
 from dload.store.memory import MemoryStore
@@ -107,6 +108,12 @@ def no_settings_of_this_machine(tmp_path_factory: pytest.TempPathFactory) -> Ite
         patch.setenv("AWS_CONFIG_FILE", str(nothing))
         patch.setenv("AWS_EC2_METADATA_DISABLED", "true")
         yield
+
+
+@pytest.fixture(autouse=True)
+def no_indexes_of_earlier_tests() -> None:
+    """A test that counts requests finds none of the shards' indexes known."""
+    indexes.clear()
 
 
 @pytest.fixture(scope="session")

@@ -33,10 +33,14 @@ class ShardReader:
     is checked by its digest before it is read. May be used from several threads.
     """
 
-    def __init__(self, source: bytes | bytearray | memoryview | mmap.mmap | InFile, *, name: str = "in memory") -> None:
+    def __init__(
+        self, source: bytes | bytearray | memoryview | mmap.mmap | InFile, *, name: str = "in memory",
+        index: ShardIndex | None = None,
+    ) -> None:  # fmt: skip
         """Read a shard's bytes, or a map of its file, which stays its owner's to close. What may change is copied.
 
-        `name` is for messages. Raises PackFormatError or IntegrityError.
+        `name` is for messages; `index` is the shard's, where that is known already. Raises PackFormatError or
+        IntegrityError.
         """
         contents: Contents
         match source:
@@ -48,14 +52,11 @@ class ShardReader:
                 contents = InMemory(bytes(source))
         self._contents = contents
         self._reached = (0, 0)  # where `samples` came to: a value's number, its offset. Who goes on needs no table
-        size = contents.size
-        tail = contents.cut(max(0, size - wire.TRAILER_SIZE), size)
-        footer = contents.cut(size - ShardIndex.footer_size(tail, size, name), size)
-        self.index = ShardIndex.from_footer(footer, size, name)
+        self.index = _index(contents, name) if index is None else index
 
     @classmethod
-    def open(cls, path: Path, *, name: str | None = None) -> ShardReader:
-        """Open a shard's file and read its index. The reader keeps one descriptor.
+    def open(cls, path: Path, *, name: str | None = None, index: ShardIndex | None = None) -> ShardReader:
+        """Open a shard's file and read its index, if it isn't given. The reader keeps one descriptor.
 
         `name`, for messages, is the path unless given. Raises OSError, PackFormatError, IntegrityError.
         """
@@ -64,7 +65,7 @@ class ShardReader:
         try:
             if not file.size:
                 raise PackFormatError(f"shard {label} is an empty file", shard=label)
-            reader = cls(file, name=label)
+            reader = cls(file, name=label, index=index)
             if reader.index.payload_size < _SMALL * len(reader.index.lengths):
                 reader._contents = file.mapped()
                 file.close()
@@ -212,6 +213,13 @@ class ShardReader:
     def _decode(self, sample: Sample) -> Sample:
         self.index.decode_values(*sample)
         return sample
+
+
+def _index(contents: Contents, name: str) -> ShardIndex:
+    size = contents.size
+    tail = contents.cut(max(0, size - wire.TRAILER_SIZE), size)
+    footer = contents.cut(size - ShardIndex.footer_size(tail, size, name), size)
+    return ShardIndex.from_footer(footer, size, name)
 
 
 def _picked(column: Sequence[T], numbers: Sequence[int]) -> Sequence[T]:

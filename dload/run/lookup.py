@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections import OrderedDict
 from collections.abc import Collection, Sequence
-from contextlib import suppress
 from functools import cached_property
 from itertools import groupby, pairwise
 
@@ -15,10 +13,10 @@ from dload.manifest import Manifest, ShardInfo
 from dload.pack import Sample, ShardIndex, ShardReader
 from dload.repo.footers import read_index
 from dload.repo.keys import shard_key
+from dload.run.indexes import indexes
 from dload.run.key_index import KeyIndex, key_index
 from dload.store.base import Store
 
-_INDEXES = 16  # parsed indexes that are kept: up to about 20 MB each
 _ATTEMPTS = 3
 
 
@@ -35,7 +33,6 @@ class Lookup:
         self._store = store
         self._cache = cache
         self._manifest = manifest
-        self._indexes: OrderedDict[int, ShardIndex] = OrderedDict()
 
     def by_ordinal(self, ordinal: int, fields: Collection[str] | None = None) -> Sample:
         """The sample with that number (negative: from the end). Raises IndexError, IntegrityError,
@@ -128,22 +125,18 @@ class Lookup:
         )
 
     def _index(self, number: int) -> ShardIndex:
-        """A shard's index: from the cached file, else by a ranged read of the shard's end."""
-        found = self._indexes.pop(number, None)  # one step at a time: other threads do the same
-        if found is not None:
-            self._indexes[number] = found
-            return found
+        """A shard's index: one that is known, else from the cached file, else by a ranged read of the shard's end."""
         shard = self._manifest.shards[number]
+        found = indexes.get(self._store, shard)
+        if found is not None:
+            return found
         index = self._cached_index(shard) or read_index(self._store, shard)
         if len(index) != shard.num_samples:
             raise PackFormatError(
                 f"shard {shard.digest} has {len(index)} samples, its manifest says {shard.num_samples}",
                 key=shard.digest,
             )
-        self._indexes[number] = index
-        while len(self._indexes) > _INDEXES:
-            with suppress(KeyError):
-                self._indexes.popitem(last=False)
+        indexes.keep(self._store, shard, index)
         return index
 
     def _cached_index(self, shard: ShardInfo) -> ShardIndex | None:

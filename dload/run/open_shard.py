@@ -16,6 +16,7 @@ from dload.errors import IntegrityError, PackFormatError
 from dload.manifest import ShardInfo
 from dload.pack import ShardReader
 from dload.repo.keys import shard_key
+from dload.run.indexes import indexes
 from dload.store.base import Store
 
 # A shard that someone stands still without comes over several connections, since a distant store gives each only so
@@ -76,12 +77,13 @@ def open_shard(
             urgent=urgent or (lambda: True),
         )  # fmt: skip
         try:
-            reader = ShardReader.open(pin.path, name=name)
+            reader = ShardReader.open(pin.path, name=name, index=indexes.get(store, shard))
             if len(reader) != shard.num_samples:
                 reader.close()
                 raise PackFormatError(
                     f"{name} has {len(reader)} samples, its manifest says {shard.num_samples}", key=name
                 )
+            indexes.keep(store, shard, reader.index)
             return OpenShard(pin, reader)
         except FileNotFoundError:  # someone else has found it damaged, and dropped it
             pin.release()

@@ -19,6 +19,7 @@ import pytest
 import dload
 from dload.api import Pipeline, Repository
 from dload.errors import ConfigError, InfeasiblePipelineError
+from dload.run.indexes import Indexes
 
 grain = pytest.importorskip("grain")
 from absl import flags  # noqa: E402
@@ -96,7 +97,7 @@ def test_a_source_is_grains_random_access_source(repo: Repository) -> None:
 
 def test_many_threads_read_from_one_source(repo: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
     """Few indexes are kept, so that threads drop what others look for."""
-    monkeypatch.setattr("dload.run.lookup._INDEXES", 2)
+    monkeypatch.setattr("dload.run.lookup.indexes", Indexes(most=1))
     ds = repo.dataset("speech")
     expected, places = list(ds), random.Random(1).choices(range(200), k=1000)
     with ThreadPoolExecutor(8) as pool:

@@ -12,6 +12,7 @@ from dload.cache.pins import own
 from dload.errors import IntegrityError, NotFoundError
 from dload.repo.keys import shard_key
 from dload.run import Lookup, fetch_shards
+from dload.run.indexes import Indexes, indexes
 from dload.testing.shards import made_samples, manifest_of, put_shard
 
 
@@ -90,6 +91,7 @@ def test_case_c45_damage_of_a_cached_index_is_found_by_its_crc(store, cache: Sha
     digest = made.shards[2].digest
     with (cache.root / "shards" / digest[:2] / digest).open("r+b") as file:
         file.truncate(5000)
+    indexes.clear()
     assert Lookup(store, cache, made.manifest).by_ordinal(21) == made.all[21]
     assert not cache.contains(digest)
 
@@ -121,12 +123,14 @@ def test_samples_by_key(store, cache: ShardCache, made) -> None:
         lookup.by_key("")
 
 
-def test_more_shards_than_indexes_are_kept(store, cache: ShardCache) -> None:
+def test_more_shards_than_indexes_are_kept(store, cache: ShardCache, monkeypatch: pytest.MonkeyPatch) -> None:
+    few = Indexes(most=33)
+    monkeypatch.setattr("dload.run.lookup.indexes", few)
     samples = [made_samples(number, 2, size=10) for number in range(40)]
     manifest = manifest_of([put_shard(store, one) for one in samples])
     lookup = Lookup(store, cache, manifest)
     assert [lookup.by_ordinal(2 * number) for number in range(40)] == [one[0] for one in samples]
-    assert len(lookup._indexes) == 16
+    assert len(few) == 16
 
 
 def test_it_works_from_a_cache_that_has_no_room(store, tmp_path: Path, made) -> None:
