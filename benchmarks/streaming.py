@@ -4,11 +4,12 @@
 
 200,000 samples of 1 KB and 12,000 of 100 KB, in two fields, committed to a folder store in shards of 128 MiB and
 streamed through the cache once. Then the second and later passes in turns with a loop that slices the same bytes out
-of one mmap by offsets it knows already and builds the same tuples. A pass of dload maps each shard anew, since the
-cache may have evicted it meanwhile, so the loop is there twice: mapping its file anew in each pass, and with a map
-that stays (its page tables are filled then). Prints medians; ratio 1.00 is as fast as the loop with a new map. The
-stages: through one field of the two, shuffled within 4,096 and in full, mapped and batched. Also how long a fresh
-process takes to the first sample. Other systems are in `benchmarks/side_by_side`.
+of one mmap by offsets it knows already, in the same order, and builds the same tuples. A pass of dload opens its shards
+anew, since the cache may have evicted them meanwhile, so the loops are there twice: mapping their file anew in each
+pass, and with a map that stays (its page tables are filled then). Prints medians, and ratios to the loop with a new map
+and to that with a kept one in the same order. The stages: one field of the two, shuffled within 4,096 and in full,
+mapped and batched. Also how long a fresh process takes to the first sample. Other systems are in
+`benchmarks/side_by_side`.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from statistics import median
 
@@ -57,33 +59,39 @@ def make_samples(count: int, size: int) -> list[tuple[str, dict[str, bytes]]]:
     return samples
 
 
-def bare_loop(samples: list[tuple[str, dict[str, bytes]]], path: Path, keep: bool) -> Callable[[], None]:
+class Bare:
     """The same bytes in one file, cut by offsets that are known already. It is written by 256 KiB, as the cache's files
     are: how large the pieces are decides how large Linux's pages are, and so how many faults a new map takes."""
-    places, end, rest = [], 0, bytearray()
-    with path.open("wb", buffering=0) as file:
-        for key, fields in samples:
-            start, middle = end, end + len(fields["a"])
-            end = middle + len(fields["b"])
-            places.append((key, start, middle, end))
-            rest += fields["a"] + fields["b"]
-            while len(rest) >= PIECE:
-                file.write(rest[:PIECE])
-                del rest[:PIECE]
-        file.write(rest)
 
-    def new_map() -> mmap.mmap:
-        with path.open("rb") as file:
+    def __init__(self, samples: Iterable[tuple[str, dict[str, bytes]]], path: Path) -> None:
+        self._path = path
+        self._places, end, rest = {}, 0, bytearray()
+        with path.open("wb", buffering=0) as file:
+            for key, fields in samples:
+                start, middle = end, end + len(fields["a"])
+                end = middle + len(fields["b"])
+                self._places[key] = key, start, middle, end
+                rest += fields["a"] + fields["b"]
+                while len(rest) >= PIECE:
+                    file.write(rest[:PIECE])
+                    del rest[:PIECE]
+            file.write(rest)
+        self._kept = self._map()
+
+    def _map(self) -> mmap.mmap:
+        with self._path.open("rb") as file:
             return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
-    kept = new_map() if keep else None
+    def loop(self, keys: Iterable[str], keep: bool) -> Callable[[], None]:
+        """A pass over the samples with these keys."""
+        places = [self._places[key] for key in keys]
 
-    def loop() -> None:
-        mapped = kept or new_map()
-        for key, start, middle, end in places:
-            _ = (key, {"a": mapped[start:middle], "b": mapped[middle:end]})
+        def loop() -> None:
+            mapped = self._kept if keep else self._map()
+            for key, start, middle, end in places:
+                _ = (key, {"a": mapped[start:middle], "b": mapped[middle:end]})
 
-    return loop
+        return loop
 
 
 def same(sample: tuple[str, dict[str, bytes]]) -> tuple[str, dict[str, bytes]]:
@@ -96,31 +104,43 @@ def compare(title: str, count: int, size: int, rounds: int) -> None:
         repo = dload.Repository(FolderStore(root / "store"), ShardCache(root / "cache"))
         samples = make_samples(count, size)
         repo.commit("warm", samples)
-        new, kept = (bare_loop(samples, root / f"bare-{keep}", keep) for keep in (False, True))
+        bare = Bare(samples, root / "bare")
         del samples
         dataset = repo.dataset("warm")
-        shuffled = dataset.samples().shuffle(4096, seed=1)
-        loops: dict[str, Callable[[], None]] = {
-            "bare loop, new map": new,
-            "bare loop, kept map": kept,
-            "dataset.samples()": lambda: drain(dataset.samples()),
-            'samples(fields=["a"])': lambda: drain(dataset.samples(fields=["a"])),
-            "shuffle(4096)": lambda: drain(shuffled),
-            "shuffle(full=True)": lambda: drain(dataset.samples().shuffle(full=True, seed=1)),
-            "shuffle, map, batch(64)": lambda: drain(shuffled.map(same).batch(64)),
+        orders = {
+            "in order": dataset.samples(),
+            "shuffle(4096)": dataset.samples().shuffle(4096, seed=1),
+            "shuffle(full=True)": dataset.samples().shuffle(full=True, seed=1),
         }
-        for loop in loops.values():
-            loop()  # a first pass: fills the cache and the system's page cache
+        loops: dict[str, Callable[[], None]] = {}
+        for order, pipe in orders.items():  # the first pass fills the cache and the system's page cache
+            keys = [key for key, _ in pipe.iter(epoch=0)]
+            for kind in ("new", "kept"):
+                loops[f"bare loop, {kind} map, {order}"] = bare.loop(keys, keep=kind == "kept")
+        stages = {
+            **{f"dload, {order}": (order, pipe) for order, pipe in orders.items()},
+            "dload, one field of two, in order": ("in order", dataset.samples(fields=["a"])),
+            "dload, shuffle(4096), map, batch(64)": (
+                "shuffle(4096)", orders["shuffle(4096)"].map(same).batch(64),
+            ),
+        }  # fmt: skip
+        for label, (_, pipe) in stages.items():
+            loops[label] = partial(drain, pipe)
         times: dict[str, list[float]] = {label: [] for label in loops}
-        for _ in range(rounds):
+        for number in range(rounds + 1):
             for label, loop in loops.items():
                 begin = time.perf_counter()
                 loop()
-                times[label].append(time.perf_counter() - begin)
+                if number:
+                    times[label].append(time.perf_counter() - begin)
         print(title)
         for label, seconds in times.items():
-            ratio = median(b / s for b, s in zip(times["bare loop, new map"], seconds, strict=True))
-            print(f"  {label:24} {count / median(seconds):12,.0f} samples/s   ratio {ratio:.2f}")
+            line = f"  {label:40} {count / median(seconds):12,.0f} samples/s"
+            if label in stages:
+                for kind in ("new", "kept"):
+                    bound = times[f"bare loop, {kind} map, {stages[label][0]}"]
+                    line += f"   {median(b / s for b, s in zip(bound, seconds, strict=True)):.2f} of a {kind} map"
+            print(line)
         command = [sys.executable, "-c", _FIRST, str(root / "store"), str(root / "cache")]
         pairs = [
             tuple(map(float, subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()))

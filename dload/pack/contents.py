@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
+from itertools import repeat
+from operator import sub
 from pathlib import Path
 from typing import Protocol
 
@@ -25,8 +27,8 @@ class Contents(Protocol):
     def cut(self, start: int, end: int) -> bytes:
         """A copy of the bytes from `start` up to `end`."""
 
-    def cuts(self, starts: Iterable[int], ends: Iterable[int]) -> Iterator[bytes]:
-        """Such copies, each made when it is asked for."""
+    def cuts(self, starts: Sequence[int], ends: Sequence[int]) -> Iterator[bytes]:
+        """Such copies, made at once or each when it is asked for."""
 
     def close(self) -> None: ...
 
@@ -42,7 +44,7 @@ class InMemory:
     def cut(self, start: int, end: int) -> bytes:
         return self._buffer[start:end]
 
-    def cuts(self, starts: Iterable[int], ends: Iterable[int]) -> Iterator[bytes]:
+    def cuts(self, starts: Sequence[int], ends: Sequence[int]) -> Iterator[bytes]:
         return map(self._buffer.__getitem__, map(slice, starts, ends))
 
     def close(self) -> None:
@@ -60,13 +62,17 @@ class InFile:
         self._name = name
         self.size = os.fstat(self._descriptor).st_size
 
-    def cut(self, start: int, end: int) -> bytes:
-        """Raises IntegrityError where the file has become shorter, OSError."""
+    @property
+    def _open(self) -> int:
         if self._descriptor < 0:  # the next file that is opened has its number
             raise ValueError(f"shard {self._name} is closed")
-        found = os.pread(self._descriptor, end - start, start)
+        return self._descriptor
+
+    def cut(self, start: int, end: int) -> bytes:
+        """Raises IntegrityError where the file has become shorter, OSError."""
+        found = os.pread(self._open, end - start, start)
         while len(found) < end - start:  # at most 2 GiB come at once
-            more = os.pread(self._descriptor, end - start - len(found), start + len(found))
+            more = os.pread(self._open, end - start - len(found), start + len(found))
             if not more:
                 raise IntegrityError(
                     f"shard {self._name} ends at byte {start + len(found):,}, expected {end:,} at least",
@@ -75,8 +81,12 @@ class InFile:
             found += more
         return found
 
-    def cuts(self, starts: Iterable[int], ends: Iterable[int]) -> Iterator[bytes]:
-        return map(self.cut, starts, ends)
+    def cuts(self, starts: Sequence[int], ends: Sequence[int]) -> Iterator[bytes]:
+        lengths = list(map(sub, ends, starts))
+        found = list(map(os.pread, repeat(self._open), lengths, starts))  # no Python of ours for each
+        if list(map(len, found)) != lengths:
+            found = list(map(self.cut, starts, ends))
+        return iter(found)
 
     def mapped(self) -> InMemory:
         """The same, mapped, with a descriptor of its own."""

@@ -19,9 +19,10 @@ from dload.pack.samples import Sample
 
 T = TypeVar("T")
 
-# So many samples share the work that is done once a chunk. Where their values are small on average, a chunk is
-# copied whole and then cut up, which is cheaper than cutting values out one by one; and a file of such is mapped.
-_CHUNK = 64
+# So many samples, or about so many bytes of them, share the work that is done once a chunk. Where their values are
+# small on average, a chunk is copied whole and then cut up, which is cheaper than cutting values out one by one; and a
+# file of such is mapped.
+_CHUNK, _CHUNK_BYTES = 64, 4 << 20
 _SMALL = 1 << 14
 
 
@@ -156,8 +157,9 @@ class ShardReader:
         if number != first[rows.start] and index.starts is None:
             number = first[rows.start]
             position = index.value_starts[number] if number < len(lengths) else index.payload_size
-        for start in range(rows.start, rows.stop, _CHUNK):
-            chunk = range(start, min(start + _CHUNK, rows.stop))
+        step = max(1, min(_CHUNK, _CHUNK_BYTES * len(self) // max(1, index.payload_size)))
+        for start in range(rows.start, rows.stop, step):
+            chunk = range(start, min(start + step, rows.stop))
             sizes = lengths[first[chunk.start] : first[chunk.stop]]
             size = sum(sizes)
             if index.starts is None and size <= _SMALL * len(sizes):
@@ -187,14 +189,14 @@ class ShardReader:
         return self._decoded((key, {name: whole[name] for name in whole if name in fields}) for key, whole in wholes)
 
     def _cut(self, rows: Sequence[int], fields: Collection[str] | None) -> Iterable[Sample]:
-        """Samples of any rows, each value copied out of the buffer when its sample is asked for."""
+        """Samples of any rows, value by value."""
         index = self.index
         keys = _picked(index.keys, rows)
         if index.layout is None:
             names = index.layouts[0] if rows else ()
             places = _places(names, fields)
-            columns = [self._values([row * len(names) + at for row in rows]) for at in places]
-            return self._decoded(_samples(keys, [names[at] for at in places], columns))
+            values = self._values([row * len(names) + at for row in rows for at in places])
+            return self._decoded(_samples(keys, [names[at] for at in places], [values] * len(places)))
         return self._decoded((key, self._row(row, fields)) for key, row in zip(keys, rows, strict=True))
 
     def _row(self, row: int, fields: Collection[str] | None) -> dict[str, bytes]:
@@ -204,7 +206,7 @@ class ShardReader:
         return dict(zip((names[at] for at in places), self._values([first + at for at in places]), strict=True))
 
     def _values(self, numbers: list[int]) -> Iterator[bytes]:
-        """Stored values by their numbers, each copied when it is asked for."""
+        """Stored values by their numbers."""
         return self._contents.cuts(_picked(self.index.value_starts, numbers), _picked(self.index.value_ends, numbers))
 
     def _decoded(self, samples: Iterable[Sample]) -> Iterable[Sample]:
@@ -236,7 +238,7 @@ def _places(names: Sequence[str], fields: Collection[str] | None) -> list[int]:
 
 
 def _samples(keys: Iterable[str], names: Sequence[str], columns: Sequence[Iterable[bytes]]) -> Iterable[Sample]:
-    """Samples of the same fields from a column of values for each.
+    """Samples of the same fields from a column of values for each; or all from one iterator, in their order.
 
     Dict displays are three times as fast as `dict(zip(...))`, and building dicts is most of what reading costs.
     """
