@@ -38,7 +38,6 @@ BUCKET = "cold"
 SHARD = 64 << 20
 SAMPLE = 100_000
 THREADS = 16
-AHEAD = 16
 
 
 def samples(count: int) -> Iterator[tuple[str, dict[str, bytes]]]:
@@ -93,7 +92,7 @@ def streamed(url: str, folder: Path, shuffle: int | None, whole: bool) -> Measur
     cache = Path(tempfile.mkdtemp(dir=folder))
     repo = dload.Repository(Retrying(store), ShardCache(cache))
     dataset = repo.dataset("cold")
-    stream = dataset.samples(prefetch=AHEAD)
+    stream = dataset.samples()
     pipe = stream if shuffle is None else stream.shuffle(shuffle, seed=1).batch(64)
     begin = time.perf_counter()
     with pipe.iter() as elements:

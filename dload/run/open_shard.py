@@ -20,10 +20,12 @@ from dload.run.indexes import indexes
 from dload.store.base import Store
 
 # A shard that someone stands still without comes over several connections, since a distant store gives each only so
-# much: at 90 MB/s a connection, 64 MiB take 0.75 s over one and 0.15 s over these (benchmarks/cold.py). Not a small
-# one, which is there soon enough, and none that is fetched ahead, for which it is one request a shard.
+# much: at 90 MB/s a connection, 64 MiB take 0.75 s over one and 0.15 s over these (benchmarks/cold.py). So does the
+# rest of one that was begun before someone came to wait for it. Not a small one, which is there soon enough, and none
+# that is fetched ahead, for which it is one request a shard.
 SPLIT_FROM = 16 << 20
 _PIECE = 4 << 20
+_REST = 2 * _PIECE  # with less to come it stays with its one request
 _CONNECTIONS = 8
 _ATTEMPTS = 5
 
@@ -59,14 +61,13 @@ def open_shard(
 
     Its digest has been checked by this process. `next_use`, `pause`, `seat` and `urgent` are ShardCache.ensure's;
     `pause(0)` is also called as bytes come, so that it can end a download by raising. Where `urgent` says that someone
-    stands still without it, a large shard comes over several connections. Raises what the store, the cache and the
-    reader raise.
+    stands still without it, at first or after a while, a large shard, or its rest, comes over several connections.
+    Raises what the store, the cache and the reader raise.
     """
     name = f"{store.url}/{shard_key(shard.digest)}"
 
     def open_stream(start: int) -> Iterator[bytes]:
-        split = urgent is not None and urgent() and splits(store, shard)
-        for chunk in _in_pieces(store, shard, start) if split else _in_one(store, shard, start):
+        for chunk in _fetched(store, shard, start, lambda: urgent is not None and urgent()):
             pause(0)
             yield chunk
 
@@ -102,9 +103,20 @@ def open_shard(
     raise AssertionError("unreachable")
 
 
-def _in_one(store: Store, shard: ShardInfo, start: int) -> Iterator[bytes]:
-    with closing(store.stream(shard_key(shard.digest), start)) as chunks:
-        yield from chunks
+def _fetched(store: Store, shard: ShardInfo, start: int, urgent: Callable[[], bool]) -> Iterator[bytes]:
+    """From a position on, by one request; where someone comes to stand still without it, the rest by several."""
+    at = start
+    divisible = splits(store, shard)
+    if not (divisible and urgent()):
+        with closing(store.stream(shard_key(shard.digest), start)) as chunks:
+            for chunk in chunks:
+                yield chunk
+                at += len(chunk)
+                if divisible and shard.size - at > _REST and urgent():
+                    break
+            else:
+                return
+    yield from _in_pieces(store, shard, at)
 
 
 def _in_pieces(store: Store, shard: ShardInfo, start: int) -> Iterator[bytes]:

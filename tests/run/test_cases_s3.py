@@ -261,6 +261,40 @@ def test_a_large_shard_that_someone_waits_for_comes_in_ranges(
         assert world.gets() == gets + 1
 
 
+def test_a_large_shard_that_someone_comes_to_wait_for_goes_on_in_ranges(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But not its end, for which it isn't worth it."""
+    monkeypatch.setattr(sys.modules["dload.run.open_shard"], "_PIECE", 1 << 20)
+    monkeypatch.setattr(sys.modules["dload.run.open_shard"], "_REST", 2 << 20)
+    asked: list[tuple[int, int | None]] = []
+
+    class Asked(MemoryStore):
+        staging = None
+
+        def get_range(self, key: str, start: int, length: int) -> bytes:
+            asked.append((start, length))
+            return super().get_range(key, start, length)
+
+        def stream(self, key: str, start: int = 0) -> Iterator[bytes]:
+            asked.append((start, None))
+            data = self.get(key).data
+            for at in range(start, len(data), 1 << 20):
+                came.append(at)
+                yield data[at : at + (1 << 20)]
+
+    store = Asked()
+    large, small = (put_shard(store, made_samples(size, size, 1 << 20)) for size in (17, 15))
+    for shard, begins_to_wait, ranges in ((large, 5, 12), (large, 16, 0), (small, 5, 0)):
+        asked.clear()
+        came: list[int] = []
+        cache = ShardCache(tmp_path / f"cache-{begins_to_wait}-{shard.num_samples}")
+        with open_shard(store, cache, shard, urgent=lambda: len(came) >= begins_to_wait).pin as pin:  # noqa: B023
+            assert hashlib.sha256(pin.path.read_bytes()).hexdigest() == shard.digest
+        assert asked[0] == (0, None) and len(asked) == 1 + ranges + bool(ranges)
+        assert not ranges or sorted(start for start, length in asked[1:]) == list(range(5 << 20, shard.size, 1 << 20))
+
+
 def test_who_gives_up_a_large_shard_does_not_wait_for_its_ranges(tmp_path: Path) -> None:
     gate = threading.Event()
 
