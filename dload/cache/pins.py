@@ -17,6 +17,8 @@ from dload.cache.eviction import stamp
 from dload.errors import CacheFullError
 from dload.files.locks import LockFile, names, try_lock, wait_lock
 
+_ABOUT = 0.001  # seconds. Who reads sample after sample from one shard needn't say each time that it is in use
+
 
 class Held:
     """Space that this process keeps others from freeing: a pinned file, or a download under way."""
@@ -45,8 +47,10 @@ class Pin(Held):
     himself: a map of the pin's own descriptor would be inherited by a child, and keep the lock alive there.
     """
 
-    def __init__(self, root: Path, digest: str, path: Path, lock: LockFile, next_use: float | None = None) -> None:
-        super().__init__(root, digest, os.fstat(lock.descriptor).st_size, lock)
+    def __init__(
+        self, root: Path, digest: str, path: Path, lock: LockFile, size: int, next_use: float | None = None
+    ) -> None:
+        super().__init__(root, digest, size, lock)
         self.path = path
         self.next_use = next_use
 
@@ -54,7 +58,7 @@ class Pin(Held):
     def of_unnamed(cls, root: Path, digest: str, path: Path) -> Pin:
         """A pin of a temporary file whose name is about to go: it is reached through the open descriptor."""
         lock = LockFile(path, os.O_RDWR)
-        return cls(root, digest, Path(f"/dev/fd/{lock.descriptor}"), lock)
+        return cls(root, digest, Path(f"/dev/fd/{lock.descriptor}"), lock, 0)
 
     @property
     def digest(self) -> str:
@@ -67,7 +71,8 @@ class Pin(Held):
         if self.lock.closed:
             return
         wanted = self.next_use if next_use is None else next_use
-        set_time(self.lock.descriptor, stamp(time.time(), wanted, os.fstat(self.lock.descriptor).st_mtime))
+        current = os.fstat(self.lock.descriptor).st_mtime
+        set_time(self.lock.descriptor, stamp(time.time(), wanted, current), current)
         self.lock.close()
 
     def __enter__(self) -> Pin:
@@ -97,9 +102,10 @@ def pin_file(root: Path, digest: str, path: Path, next_use: float | None = None)
             return None
         try:
             wait_lock(lock.descriptor, shared=True)
-            if names(path, lock.descriptor):
-                set_time(lock.descriptor, time.time())
-                return Pin(root, digest, path, lock, next_use)
+            status = names(path, lock.descriptor)
+            if status is not None:
+                set_time(lock.descriptor, time.time(), status.st_mtime)
+                return Pin(root, digest, path, lock, status.st_size, next_use)
         except BaseException:
             lock.close()
             raise
@@ -132,8 +138,11 @@ def in_use(path: Path) -> bool:
         return False
 
 
-def set_time(descriptor: int, mtime: float) -> None:
-    """Set a file's mtime; where only its owner may, touch it; where nobody may (read-only), leave it."""
+def set_time(descriptor: int, mtime: float, current: float | None = None) -> None:
+    """Set a file's mtime, unless the `current` one is about right; where only its owner may, touch it; where nobody may
+    (read-only), leave it."""
+    if current is not None and abs(mtime - current) < _ABOUT:
+        return
     try:
         os.utime(descriptor, (mtime, mtime))
     except OSError:

@@ -149,15 +149,16 @@ def _try_own(descriptor: int, shared: bool) -> bool:
         return free
 
 
-def names(path: Path, descriptor: int) -> bool:
-    """Whether `path` still names the open file: after any lock, it may have been deleted or replaced
+def names(path: Path, descriptor: int) -> os.stat_result | None:
+    """The open file's status if `path` still names it, else None: after any lock, it may have been deleted or replaced
     meanwhile.
     """
     try:
         at_path = path.stat()
     except FileNotFoundError:
-        return False
-    return os.path.samestat(at_path, os.fstat(descriptor))
+        return None
+    status = os.fstat(descriptor)
+    return status if os.path.samestat(at_path, status) else None
 
 
 @contextmanager

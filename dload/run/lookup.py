@@ -58,7 +58,7 @@ class Lookup:
         """
         for ordinal in self._keys.ordinals(key):
             number, row = self._locate(ordinal)
-            if self._index(number).keys[row] == key:  # else another key has the same hash
+            if self._index(self._manifest.shards[number]).keys[row] == key:  # else another key has the same hash
                 return self._read(number, [row], fields)[0][1]
         version = self._manifest.version[:12]
         raise UnknownKeyError(
@@ -80,7 +80,8 @@ class Lookup:
     # ---- one shard
 
     def _read(self, number: int, rows: Sequence[int], fields: Collection[str] | None) -> list[Sample]:
-        shard, index = self._manifest.shards[number], self._index(number)
+        shard = self._manifest.shards[number]
+        index = self._index(shard)
         spans = [index.span(row) for row in rows]
         if index.crc is None or 2 * sum(length for _, length in spans) > shard.size:
             with self._whole(shard) as whole:
@@ -124,9 +125,8 @@ class Lookup:
             shard.digest, shard.size, lambda start: self._store.stream(key, start), name=f"{self._store.url}/{key}"
         )
 
-    def _index(self, number: int) -> ShardIndex:
+    def _index(self, shard: ShardInfo) -> ShardIndex:
         """A shard's index: one that is known, else from the cached file, else by a ranged read of the shard's end."""
-        shard = self._manifest.shards[number]
         found = indexes.get(self._store, shard)
         if found is not None:
             return found

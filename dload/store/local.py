@@ -51,13 +51,14 @@ class FolderStore:
     def __init__(self, root: Path | str) -> None:
         self._root = Path(root).expanduser().absolute()
         self._temporary = self._root / "tmp"
+        self._url = self._root.as_uri()  # asked for with each sample that is read by itself
 
     def __repr__(self) -> str:
         return f"FolderStore({str(self._root)!r})"
 
     @property
     def url(self) -> str:
-        return self._root.as_uri()
+        return self._url
 
     @property
     def staging(self) -> Path | None:

@@ -12,7 +12,7 @@ import pytest
 
 
 @pytest.mark.timeout(900)  # a machine that is busy takes its time
-@pytest.mark.parametrize(("options", "seconds"), [([], 5), (["--s3"], 12)], ids=["folder", "s3"])
+@pytest.mark.parametrize(("options", "seconds"), [([], 20), (["--s3"], 40)], ids=["folder", "s3"])
 def test_mixed_jobs_lose_nothing_and_read_what_was_committed(options: list[str], seconds: float) -> None:
     command = [sys.executable, "-m", "dload.testing.soak", "--minutes", str(seconds / 60), "--seed", "3", *options]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=800)
