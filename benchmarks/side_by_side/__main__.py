@@ -18,6 +18,7 @@ from .plots import write_plots
 from .runner import LABELS, OURS, machine, run
 from .selection import FULL, QUICK, rows
 from .stage import Stage
+from .table import table
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
 DISTANT = (0.010, 90e6, 350e6)
@@ -46,9 +47,11 @@ def main() -> None:
         verb.add_argument("--folder", type=Path, default=default_folder(), help="of the environments")
     verbs.add_parser("rows", help="the names of all rows")
     plots = verbs.add_parser("plots", help="draw the results again")
-    plots.add_argument("--results", type=Path, default=RESULTS / "side_by_side.json")
+    tables = verbs.add_parser("table", help="print the results as a Markdown table")
+    for verb in (plots, tables):
+        verb.add_argument("--results", type=Path, default=RESULTS / "side_by_side.json")
     given = parser.parse_args()
-    {"environments": _environments, "run": _run, "rows": _rows, "plots": _plots}[given.verb](given)
+    {"environments": _environments, "run": _run, "rows": _rows, "plots": _plots, "table": _table}[given.verb](given)
 
 
 def _environments(given: argparse.Namespace) -> None:
@@ -63,6 +66,10 @@ def _rows(_: argparse.Namespace) -> None:
 
 def _plots(given: argparse.Namespace) -> None:
     write_plots(json.loads(given.results.read_text()), given.results.parent)
+
+
+def _table(given: argparse.Namespace) -> None:
+    print(table(json.loads(given.results.read_text())))
 
 
 def _run(given: argparse.Namespace) -> None:

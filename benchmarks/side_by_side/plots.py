@@ -70,6 +70,11 @@ class Drawing:
         path.write_text("\n".join([head, f"<style>{_STYLE}</style>", *self.parts, "</svg>\n"]))
 
 
+def number(value: float) -> str:
+    """Three digits, or all before the point."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
 def write_plots(record: dict[str, Any], folder: Path) -> list[Path]:
     """The SVG files of a record as `run` writes it, next to it; groups without results have none."""
     written = []
@@ -110,7 +115,7 @@ def _panel(drawing: Drawing, record: dict[str, Any], result: dict[str, Any]) -> 
         length = max(2.0, BAR * medians[system] / top)
         drawing.text(LEFT - 8, y + 13, record["labels"][system], "title" if ours else "", "end")
         drawing.rectangle(LEFT, y + 3, length, ROW - 6, kind)
-        told = _number(medians[system])
+        told = number(medians[system])
         ratio = result["dload is ahead"].get(system)
         drawing.text(LEFT + length + 6, y + 13, told, "title" if ours else "")
         if ratio is not None:
@@ -122,10 +127,6 @@ def _panel(drawing: Drawing, record: dict[str, Any], result: dict[str, Any]) -> 
 
 def _sign(result: dict[str, Any]) -> int:
     return -1 if result["more is better"] else 1
-
-
-def _number(value: float) -> str:
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _ratio(value: float) -> str:

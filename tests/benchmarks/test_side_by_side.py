@@ -19,6 +19,7 @@ from benchmarks.side_by_side.plots import write_plots  # noqa: E402
 from benchmarks.side_by_side.runner import LABELS, OURS, Result, run  # noqa: E402
 from benchmarks.side_by_side.selection import FULL, TINY, rows  # noqa: E402
 from benchmarks.side_by_side.stage import Stage, check  # noqa: E402
+from benchmarks.side_by_side.table import table  # noqa: E402
 
 SPEC = Spec(100, 64)
 DISTANT = (0.001, 0.0, 0.0)
@@ -70,6 +71,20 @@ def test_results_are_json_and_pictures(results, tmp_path):
     for path in written:
         texts = "".join(ET.parse(path).getroot().itertext())
         assert "dload" in texts and "bare" in texts
+
+
+def test_the_table_has_a_line_for_each_figure_and_ours_bold_where_nobody_is_ahead():
+    found = [
+        Result("read-1kb", "Warm", rows_figure(), {OURS: [2.0], "bare": [9.0], "litdata": [1.0], "grain": [1.5]}),
+        Result("shuffled-1kb", "Shuffled", rows_figure(), {OURS: [1234.0], "grain": [1500.0]}),
+        Result("cold", "Cold", replace(rows_figure(), name="cpu"), {OURS: [2.0]}),
+        Result("other", "Nobody's", rows_figure(), {"grain": [1.0]}),
+    ]
+    record = {"labels": LABELS, "ours": OURS, "results": [result.as_json() for result in found]}
+    head, _, warm, shuffled = table(record).splitlines()
+    assert head.startswith("|  | dload | bound | dload-ml") and head.count("|") == warm.count("|")
+    assert warm.startswith("| Warm, samples/s | **2** | 9 |  | 1 |") and warm.endswith("| 1.5 |")
+    assert shuffled.startswith("| Shuffled, samples/s | 1,234 |  |") and shuffled.endswith("| 1,500 |")
 
 
 def test_ratios_are_of_rounds_and_above_one_where_ours_is_better():
