@@ -13,7 +13,11 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
-import grain
+try:
+    import grain
+except ModuleNotFoundError as error:
+    error.add_note("dload.grain needs Grain: pip install 'dload-ml[grain]'")
+    raise
 
 from dload.api.dataset import Dataset
 from dload.api.pipeline import NOTHING, Pipeline, limit_of, run_seed

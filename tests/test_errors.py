@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+import subprocess
+import sys
 
 import pytest
 
@@ -29,3 +31,11 @@ def test_kinds_are_stable_and_each_is_one_class() -> None:
         "too-many-failures": 1,
     }  # fmt: skip
     assert len({c.kind for c in CLASSES}) == len(CLASSES)
+
+
+@pytest.mark.parametrize(("room", "name"), [("torch", "StreamLoader"), ("grain", "source"), ("ray", "read")])
+def test_a_room_whose_package_is_missing_says_how_to_get_it(room: str, name: str) -> None:
+    program = f"import sys; sys.modules[{room!r}] = None; from dload.{room} import {name}"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300, check=False)
+    assert "ModuleNotFoundError" in done.stderr
+    assert done.stderr.rstrip().endswith(f"pip install 'dload-ml[{room}]'")

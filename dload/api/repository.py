@@ -18,7 +18,7 @@ from dload.api.progress import Progress, both, fetched_line, shard_line
 from dload.api.views import store_view
 from dload.cache import ShardCache
 from dload.config import Config
-from dload.errors import ConfigError, NotFoundError
+from dload.errors import ConfigError, NotFoundError, SampleError
 from dload.importers.kinds import Importer, with_columns
 from dload.manifest import Manifest, SampleDiff
 from dload.pack import Sample
@@ -338,6 +338,11 @@ class Repository:
 
         Remembers on this machine which files gave which shards, and keeps new shards in the cache, where there is room.
         """
+        if isinstance(samples, str | bytes | Path | Mapping):  # iterable, but not what was meant
+            raise SampleError(
+                f"expected an iterable of samples, (key, {{field: bytes}}) each, got {samples!r:.100}",
+                remedy="of files: dload.importers.open_source(path); of a dict: its items()",
+            )
         with FileMemo(self._memo_path(name)) as memo:
             options = replace(
                 options,

@@ -27,5 +27,9 @@ __all__ = ["Engine", "read", "write"]
 
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
-        return getattr(importlib.import_module(f"dload.ray.{_HOMES[name]}"), name)
+        try:
+            return getattr(importlib.import_module(f"dload.ray.{_HOMES[name]}"), name)
+        except ModuleNotFoundError as error:
+            error.add_note("dload.ray needs Ray: pip install 'dload-ml[ray]'")
+            raise
     raise AttributeError(f"module 'dload.ray' has no attribute {name!r}")

@@ -230,6 +230,14 @@ def test_bad_samples_are_refused_and_nothing_is_published(memory_repo: Repositor
     assert memory_repo.list_datasets() == []
 
 
+@pytest.mark.parametrize("wrong", ["photos", Path("photos"), b"photos", {"key": {"x": b"1"}}])
+def test_what_is_iterable_but_no_samples_is_refused_by_name(memory_repo: Repository, wrong: object) -> None:
+    for write in (memory_repo.commit, memory_repo.append):
+        with pytest.raises(SampleError, match=r"expected an iterable of samples.*got .*open_source\(path\)"):
+            write("speech", wrong)  # type: ignore[arg-type]
+    assert memory_repo.list_datasets() == []
+
+
 def test_samples_of_any_shape(memory_repo: Repository) -> None:
     data: list[Sample] = [
         ("none", {}), ("empty", {"x": b""}), ("ключ/ю", {"поле": b"1"}),
