@@ -19,11 +19,20 @@ _CREDENTIALS = "put credentials where the AWS tools look: ~/.aws/credentials or 
 
 
 def folder(value: Value, env: Mapping[str, str]) -> Path:
-    """An absolute path: `~` is the home folder, and a relative path starts where it was written."""
+    """An absolute path: `~` is the home folder, and a relative path starts where it was written. It need not be there,
+    but what is there must be a folder."""
     text = value.text
     if text == "~" or text.startswith("~/"):
         text = str(home(env)) + text[1:]
-    return Path(os.path.normpath(value.base / Path(text).expanduser()))
+    return _no_file(os.path.normpath(value.base / Path(text).expanduser()), value.origin)
+
+
+def _no_file(path: str, origin: str) -> Path:
+    there = os.path.exists(path)  # noqa: PTH110 (unlike Path's it is silent of a folder that may not be searched)
+    if there and not os.path.isdir(path):  # noqa: PTH112
+        remedy = "name a folder; it need not be there yet"
+        raise ConfigError(f"{origin}: {path} is a file, expected a folder", remedy=remedy)
+    return Path(path)
 
 
 def store(value: Value, env: Mapping[str, str]) -> str:
@@ -34,7 +43,7 @@ def store(value: Value, env: Mapping[str, str]) -> str:
     if not mark:
         return str(folder(value, env))
     if scheme == "file" and rest.startswith("/"):
-        return unquote(rest)
+        return str(_no_file(unquote(rest), value.origin))
     authority = rest.partition("/")[0]
     if scheme != "s3":
         shown = f"{scheme}://{authority.rpartition('@')[2]}"

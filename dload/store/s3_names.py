@@ -14,7 +14,8 @@ def check_bucket(name: str) -> str:
     """The name, if a bucket can have it. Else ConfigError."""
     if not _BUCKET.fullmatch(name):
         raise ConfigError(
-            f"{name[:100]!r} can't be the name of a bucket", remedy="it has letters, digits, dots and hyphens"
+            f"{name[:100]!r} can't be the name of a bucket",
+            remedy="a bucket's name is 3 to 63 lowercase letters, digits, dots and hyphens",
         )
     return name
 

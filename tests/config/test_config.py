@@ -164,6 +164,21 @@ def test_what_makes_no_sense_is_refused_naming_the_file(text: str, expected: str
     assert str(project / "dload.toml") in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("env", "origin"),
+    [
+        ({"DLOAD_STORE": "notes.txt"}, "environment DLOAD_STORE"),
+        ({"DLOAD_STORE": "file://{project}/notes.txt"}, "environment DLOAD_STORE"),
+        ({"DLOAD_CACHE_DIR": "notes.txt"}, "environment DLOAD_CACHE_DIR"),
+    ],
+)
+def test_a_file_where_a_folder_belongs_is_refused(env: dict[str, str], origin: str, project: Path, home: Path) -> None:
+    (project / "notes.txt").write_text("")
+    given = {name: text.replace("{project}", str(project)) for name, text in env.items()}
+    with pytest.raises(ConfigError, match=f"{origin}: .*/notes.txt is a file, expected a folder — name a folder"):
+        load(project, home, given)
+
+
 def test_a_file_that_is_no_text(project: Path, home: Path) -> None:
     (project / "dload.toml").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(ConfigError, match="not valid TOML"):

@@ -385,6 +385,8 @@ def test_what_cannot_be_a_store() -> None:
     for url in ("s3://", "s3:///p", "s3://b ucket/p", "s3://bucket/p//x", "s3://bucket/../x", "gs://bucket", ""):
         with pytest.raises(ConfigError):
             open_store(url)
+    with pytest.raises(ConfigError, match="'b' can't be the name of a bucket — a bucket's name is 3 to 63 lowercase"):
+        open_store("s3://b")
     with pytest.raises(ConfigError):
         open_store("file://host/path")
     with pytest.raises(ConfigError):
