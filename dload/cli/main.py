@@ -98,7 +98,11 @@ def _failed(out: Output, error: Exception) -> int:
         where = f"{error.filename}: " if error.filename is not None else ""
         kind, message, code = "system", f"{where}{error.strerror or error}", 1
         if isinstance(error, PermissionError):
-            code = 12
+            code, remedy = 12, "check the owner and mode of it and of its folder with: ls -ld"
+        elif isinstance(error, FileNotFoundError):
+            remedy = "check the path: a relative one starts from this folder"
+        elif isinstance(error, FileExistsError | NotADirectoryError):
+            remedy = "name another path: a file is where a folder should be"
     else:
         kind, message, remedy, code = "bug", f"a bug in dload: {error!r}", "please report it with these lines", 1
     if kind == "bug" or (out.verbosity > 1 and kind != "usage"):

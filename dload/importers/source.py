@@ -98,7 +98,9 @@ class _LocalFiles:
             base, pattern = split_pattern(text)
             self._root = Path(base or ".")
             if not pattern:
-                raise NotFoundError(f"there is no {text}", remedy="name a folder, a file, or a pattern as *.parquet")
+                raise NotFoundError(
+                    f"there is no file or folder {text!r}", remedy="name a folder, a file, or a pattern as *.parquet"
+                )
             self._names = matching(pattern, lambda: _walk(self._root), self._is_file, text)
 
     @property

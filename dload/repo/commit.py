@@ -192,7 +192,7 @@ class _Writing:
                 first = self._known_keys(check, old, 0) if self.options.check_parent else 0
                 draft = self._pack(samples, lease, check, first)
                 new = ShardList.of(draft.shards)
-                _refuse_duplicates(self.store, old + new if self.options.check_parent else new, check)
+                _refuse_duplicates(self.store, old + new if self.options.check_parent else new, check, first)
 
             def extended(parent: Manifest | None) -> tuple[Manifest, bytes]:
                 if parent is None:
@@ -361,15 +361,16 @@ def _checked(samples: Iterable[Item], check: KeyCheck, first: int) -> Iterator[I
         yield item
 
 
-def _refuse_duplicates(store: Store, shards: ShardList, check: KeyCheck) -> None:
+def _refuse_duplicates(store: Store, shards: ShardList, check: KeyCheck, old: int = 0) -> None:
+    """Raise DuplicateKeyError. `old`: how many of the samples are those of the parent."""
     for a, b in check.finish():
         first, second = key_at(store, shards, a), key_at(store, shards, b)
         if first == second:
-            raise DuplicateKeyError(
-                f"samples {a} and {b} have the same key {first!r}; nothing was published",
-                remedy="give each sample a key of its own",
-                key=first,
-            )
+            remedy = "give each sample a key of its own"
+            if a < old:
+                remedy = "the first of them is in the latest version: leave the other out, or commit the whole anew"
+            what = f"samples {a} and {b} have the same key {first!r}; nothing was published"
+            raise DuplicateKeyError(what, remedy=remedy, key=first)
 
 
 def key_at(store: Store, shards: ShardList, ordinal: int) -> str:

@@ -70,6 +70,16 @@ def test_mistakes_end_with_2_and_a_hint(cli: Cli) -> None:
     assert "takes a name alone" in cli.fails(2, "unpin", "birds@v1")
 
 
+def test_what_the_system_refuses_has_a_remedy(cli: Cli) -> None:
+    cli.commit({"a.txt": "1"})
+    (cli.cwd / "file").write_text("")
+    assert "file: File exists\n  name another path: a file is where" in cli.fails(1, "pull", "birds", "--to", "file")
+    if os.geteuid():  # root may write everywhere
+        cli.cwd.chmod(0o500)
+        assert "check the owner and mode" in cli.fails(12, "pull", "birds", "--to", "new")
+        cli.cwd.chmod(0o700)
+
+
 def test_errors_are_json_where_that_was_asked_for(cli: Cli) -> None:
     import json
 

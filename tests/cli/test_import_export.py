@@ -80,7 +80,7 @@ def test_what_can_not_be_imported_says_why_and_what_to_do(cli: Cli) -> None:
     cli.fails(10, "info", "rows")
     unknown = cli.fails(2, "import", cli.files({"x.bin": "?"}) / "x.bin", "rows")
     assert "can't tell what kind of data this is" in unknown and "looked for a folder of files" in unknown
-    assert "there is no nowhere" in cli.fails(10, "import", "nowhere", "rows")
+    assert "there is no file or folder 'nowhere'" in cli.fails(10, "import", "nowhere", "rows")
     assert "no kind of source 'zip'" in cli.fails(2, "import", "data", "rows", "--format", "zip")
     assert "--split makes no sense for a source of the kind jsonl" in cli.fails(
         2, "import", lines(cli), "rows", "--split", "train"

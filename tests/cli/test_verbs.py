@@ -74,7 +74,7 @@ def test_commit_dry_run_reads_and_writes_nothing(cli: Cli) -> None:
         (["--from", "missing"], 2, "missing: No such file or directory"),
         (["--from", "data", "--meta", "novalue"], 2, "is not KEY=VALUE"),
         (["--from", "data", "--shard-size", "many"], 2, "invalid size 'many'"),
-        (["--from", "data", "--recipe", "nothing.py"], 1, "nothing.py: No such file or directory"),
+        (["--from", "data", "--recipe", "nothing.py"], 1, "nothing.py: No such file or directory\n  check the path"),
         (["--from", "data", "--recipe", "data/train/b.bin"], 2, "is not text in UTF-8"),
         (["--from", "data", "--include", "*.gif"], 2, "no file matches --include '*.gif'"),
         (["--from", "data", "--expect", "abcdef123456"], 13, "latest of birds is nothing, expected abcdef123456"),
@@ -107,7 +107,8 @@ def test_append_goes_behind_and_refuses_keys_that_are_there(cli: Cli) -> None:
     cli.files({"c.txt": "more"}, "more")
     assert "committed birds@" in cli.ok("append", "birds", "--from", "more").err
     assert [s["key"] for s in cli.ok("head", "birds", "--json").json()] == ["README", "a", "train/b", "c"]
-    assert "'c'" in cli.fails(1, "append", "birds", "--from", "more")
+    again = cli.fails(1, "append", "birds", "--from", "more")
+    assert "samples 3 and 4 have the same key 'c'" in again and "the first of them is in the latest version" in again
     assert "no data set 'fish'" in cli.fails(10, "append", "fish", "--from", "more")
 
 
@@ -125,6 +126,10 @@ def test_copy_keeps_the_id(cli: Cli) -> None:
 def test_ls_and_what_it_says_of_nothing(cli: Cli) -> None:
     empty = cli.ok("ls")
     assert empty.out == "" and "no data sets in file://" in empty.err and "next: dload commit" in empty.err
+    assert "default" not in empty.err
+    store = cli.env.pop("DLOAD_STORE")
+    assert "the default: no store is set in this folder or for this user" in cli.ok("ls").err
+    cli.env["DLOAD_STORE"] = store
     version = cli.commit(TREE, "-m", "first")
     cli.ok("pin", "birds")
     lines = cli.ok("ls").out.splitlines()
@@ -158,9 +163,20 @@ def test_head_and_cat(cli: Cli) -> None:
     assert cli.ok("cat", "birds", "a", "txt").out == "hello\n"
     fields = cli.ok("cat", "birds", "a", "--json").json()["fields"]
     assert base64.b64decode(fields["txt"]) == b"hello\n"
+    assert "next: dload cat birds 'README' data\n" in cli.ok("head", "birds").err
     assert "has the fields json, txt" in cli.fails(2, "cat", "birds", "a")
     assert "has no sample 'zz'" in cli.fails(10, "cat", "birds", "zz")
     assert "has no field 'jpg'" in cli.fails(10, "cat", "birds", "a", "jpg")
+
+
+def test_what_is_no_text_goes_into_a_file_not_on_a_terminal(cli: Cli) -> None:
+    cli.commit({"a.png": b"\x89PNG\0\xff", "b.txt": "letters"})
+    assert "next: dload cat birds 'a' png > FILE.png" in cli.ok("head", "birds").err
+    shown = cli.on_terminal("cat", "birds", "a")
+    assert shown.code == 2 and "the field png of sample 'a' is no text" in shown.out and "> FILE" in shown.out
+    assert "letters" in cli.on_terminal("cat", "birds", "b").out
+    with cli.start("cat", "birds", "a") as process:
+        assert process.communicate(timeout=60)[0] == b"\x89PNG\0\xff"
 
 
 def test_pull_into_the_cache(cli: Cli) -> None:
@@ -315,6 +331,12 @@ def test_init_writes_settings_and_shows_what_is_in_effect(cli: Cli) -> None:
         "cache_budget": "5GB", "cache_jobs": None, "cache_rate": None,
     }  # fmt: skip
     assert f"{cli.cwd}/dload.toml [remote] bucket" in cli.ok("config", "show").out
+
+
+def test_config_shows_and_says_what_changes(cli: Cli) -> None:
+    assert f"{cli.store}" in cli.ok("config").out
+    said = cli.fails(2, "config", "set")
+    assert "config can only show settings, got 'set'" in said and "dload init --help" in said
 
 
 def test_status_and_doctor(cli: Cli) -> None:

@@ -14,6 +14,15 @@ def shards(cli: Cli) -> list[Path]:
     return sorted(path for path in (cli.store / "shards").rglob("*") if path.is_file())
 
 
+def test_a_check_of_pins_that_are_nowhere_is_an_error(cli: Cli) -> None:
+    """In the wrong folder of a CI job, it would else be a success for ever."""
+    said = cli.fails(10, "verify", "--lock")
+    assert "there is no dload.lock in this folder or one above it" in said and "dload pin NAME" in said
+    cli.commit({"a.txt": "1"})
+    cli.ok("pin", "birds")
+    assert "all is well: 1 version" in cli.ok("verify", "--lock").err
+
+
 def test_what_is_wrong_is_told_and_mended(cli: Cli) -> None:
     cli.commit({f"{number}.txt": f"text {number}" for number in range(10)})
     assert "all is well: 1 version, 1 shard" in cli.ok("verify", "birds").err

@@ -324,7 +324,7 @@ def test_patterns_choose_files_in_order_and_miss_none_in_silence(tmp_path: Path)
         open_files(f"{tmp_path}/a/{{1,9}}.csv")
     with pytest.raises(NotFoundError, match=r"nothing matches \*.tar"):
         open_files(f"{tmp_path}/*.tar")
-    with pytest.raises(NotFoundError, match=r"there is no .*nope"):
+    with pytest.raises(NotFoundError, match=r"there is no file or folder '.*nope'"):
         open_files(tmp_path / "nope")
     with pytest.raises(ConfigError, match="unknown kind of place gs://"):
         open_files("gs://bucket/x")

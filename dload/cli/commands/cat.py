@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from base64 import b64encode
 
 import click
@@ -19,7 +20,8 @@ from dload.errors import ConfigError, NotFoundError
 def command(session: Session, target: Target, key: str, field: str | None, version: str | None) -> None:
     """Print a field of the sample KEY, byte for byte. FIELD may be left out where there is only one.
 
-    Reads only this sample. With --json: all fields, or FIELD, in base64.
+    Reads only this sample. With --json: all fields, or FIELD, in base64. What is no text is not printed on a terminal:
+    put > FILE behind the command.
     """
     dataset = session.repo.dataset(*target.with_version(version))
     what = f"{dataset.name}@{short(dataset.version)}"
@@ -38,4 +40,10 @@ def command(session: Session, target: Target, key: str, field: str | None, versi
     if field is None and len(fields) != 1:
         example = f"dload cat {dataset.name} {key!r} {next(iter(fields), '')}"
         raise ConfigError(f"sample {key!r} has the fields {names}", remedy=f"name one: {example}")
-    session.out.raw(next(iter(fields.values())) if field is None else fields[field])
+    value = next(iter(fields.values())) if field is None else fields[field]
+    if b"\0" in value and sys.stdout.isatty():
+        raise ConfigError(
+            f"the field {field or names} of sample {key!r} is no text, and this is a terminal",
+            remedy="write it into a file, with > FILE behind the command, or pass it on, with | PROGRAM",
+        )
+    session.out.raw(value)

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from dload.cli.output import table
 from dload.cli.session import Session, verb
 from dload.config.schema import SETTINGS
+from dload.errors import ConfigError
+
+if TYPE_CHECKING:
+    from dload.config import Config
 
 
 @verb("config")
-@click.argument("what", type=click.Choice(["show"]), default="show")
-def command(session: Session, what: str) -> None:  # noqa: ARG001 (there is one thing to show)
-    """Show each setting and where it came from."""
+@click.argument("what", default="show", metavar="[show]")
+def command(session: Session, what: str) -> None:
+    """Show each setting and where it came from. To change one: dload init."""
+    if what != "show":
+        raise ConfigError(f"config can only show settings, got {what!r}", remedy="to change one: dload init --help")
     config = session.config
     facts = {
         name: {"value": None if value is None else str(value), "from": config.origins[name]}
@@ -20,6 +28,11 @@ def command(session: Session, what: str) -> None:  # noqa: ARG001 (there is one 
     }
     rows = [(name, fact["value"] or "-", fact["from"] or "", SETTINGS[name].variable) for name, fact in facts.items()]
     session.out.facts(facts, lambda: table(("SETTING", "VALUE", "FROM", "ENVIRONMENT VARIABLE"), rows))
+
+
+def by_default(config: Config) -> bool:
+    """Whether nothing says where the data sets are."""
+    return config.origins["store"] == "default" and not config.bucket
 
 
 def effective(session: Session) -> dict[str, object]:

@@ -32,7 +32,9 @@ def command(session: Session, target: Target, version: str | None, number: int) 
     session.out.say(f"{len(samples):,} of {len(dataset):,} samples of {dataset.name}@{short(dataset.version)}")
     if samples:
         key, fields = samples[0]
-        session.out.next(f"dload cat {dataset.name} {key!r} {next(iter(fields), '')}")
+        field, value = next(iter(fields.items()), ("", b""))
+        into = "" if _text(value) is not None else f" > FILE.{field}"
+        session.out.next(f"dload cat {dataset.name} {key!r} {field}{into}")
 
 
 def _text(value: bytes) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
+from dload.cli.commands.config import by_default
 from dload.cli.output import short, table, when
 from dload.cli.session import Session, verb
 from dload.sizes import format_size
@@ -41,5 +42,9 @@ def command(session: Session) -> None:
     if found or session.out.as_json:
         session.out.facts([{**asdict(info), "pinned": pins.get(info.name)} for info in found], text)
     else:
-        session.out.say(f"no data sets in {session.repo.url}")
+        if by_default(session.config):
+            why = " (the default: no store is set in this folder or for this user; to set one: dload init --store URL)"
+        else:
+            why = ""
+        session.out.say(f"no data sets in {session.repo.url}{why}")
         session.out.next("dload commit NAME --from DIR")

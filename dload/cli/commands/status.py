@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dload.cli.commands.config import effective
+from dload.cli.commands.config import by_default, effective
 from dload.cli.output import count, pairs
 from dload.cli.session import Session, verb
 from dload.errors import DloadError
@@ -50,6 +50,6 @@ def _store(session: Session) -> str:
         url = config.store_url()
     except DloadError:
         return "not set"
-    if config.origins["store"] == "default" and not config.bucket:
+    if by_default(config):
         return f"{url} (a local folder, since nothing is set; to change it: dload init --store URL)"
     return url

@@ -9,6 +9,7 @@ import click
 
 from dload.cli.output import clean, count, short, table
 from dload.cli.session import TARGET, Session, Target, fail, verb
+from dload.errors import NotFoundError
 from dload.sizes import format_size
 
 if TYPE_CHECKING:
@@ -63,6 +64,11 @@ def command(
     """
     if (target is not None) + pinned + everything != 1:
         fail("name a data set, or give --lock or --all")
+    if pinned and not session.repo.lock_path.exists():
+        raise NotFoundError(
+            "there is no dload.lock in this folder or one above it",
+            remedy="go to the folder of the project, or make one: dload pin NAME",
+        )
     with session.out.live("verify") as tell:
         report = session.repo.verify(
             target.name if target else None,
