@@ -354,6 +354,14 @@ def test_status_and_doctor(cli: Cli) -> None:
     assert not [path for path in cli.store.rglob("*") if "probe" in path.name], "nothing is left in the store"
 
 
+def test_doctor_finds_a_variable_that_is_misspelt(cli: Cli) -> None:
+    cli.env |= {"DLOAD_CACHE_BUGDET": "1GB", "DLOAD_ZZZ": "1"}
+    doctor = cli.ok("doctor")
+    assert "DLOAD_CACHE_BUGDET is not a setting, and does nothing" in doctor.out
+    assert "         did you mean DLOAD_CACHE_BUDGET?\n" in doctor.out
+    assert "known are DLOAD_STORE, DLOAD_BUCKET" in doctor.out and "all is well but for 2 warnings" in doctor.err
+
+
 def test_with_nothing_set_status_says_that_the_store_is_local(cli: Cli) -> None:
     del cli.env["DLOAD_STORE"]
     status = cli.ok("status")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 import platform
 import shutil
@@ -19,10 +20,12 @@ import click
 from dload.cli.commands.config import effective
 from dload.cli.output import clean, count, duration, pairs
 from dload.cli.session import Session, verb
+from dload.config.schema import SETTINGS
 from dload.errors import AccessError, DloadError
 from dload.sizes import format_size
 
 _PACKAGES = ("dload-ml", "boto3", "click", "msgpack", "numpy", "zstandard", "torch")
+_OURS = "DLOAD_"  # what our environment variables begin with
 _CLOCK_SECONDS = 300.0  # S3 refuses requests from clocks further off than 15 minutes
 _LOW_DISK = 1 << 30
 
@@ -51,7 +54,8 @@ def command(session: Session, deep: bool) -> int:
         for name, value in effective(session).items()
     ]
     versions = list(_versions())
-    findings = _guarded(_store, session)
+    findings = _guarded(_environment, session)
+    findings += _guarded(_store, session)
     if findings[-1].state == "ok":
         findings += [*_guarded(_clock, session), *_guarded(_writing, session)]
         findings += _guarded(partial(_left_overs, deep=deep), session, "left-overs")
@@ -68,8 +72,9 @@ def command(session: Session, deep: bool) -> int:
 
     session.out.facts(facts, text)
     problems = [finding for finding in findings if finding.state == "problem"]
-    failed = f"{count(len(problems), 'check')} of {len(findings)} failed"
-    session.out.say(failed if problems else "all is well")
+    warnings = sum(finding.state == "warning" for finding in findings)
+    well = f"all is well but for {count(warnings, 'warning')}" if warnings else "all is well"
+    session.out.say(f"{count(len(problems), 'check')} of {len(findings)} failed" if problems else well)
     return problems[0].code if problems else 0
 
 
@@ -100,6 +105,15 @@ def _guarded(check: Callable[[Session], Iterator[Finding]], session: Session, na
 
 
 # ---- the checks
+def _environment(_: Session) -> Iterator[Finding]:
+    known = [setting.variable for setting in SETTINGS.values()]
+    for name in sorted(os.environ):
+        if name.startswith(_OURS) and name not in known:
+            near = difflib.get_close_matches(name.removeprefix(_OURS), [one.removeprefix(_OURS) for one in known], n=1)
+            remedy = f"did you mean {_OURS}{near[0]}?" if near else f"known are {', '.join(known)}"
+            yield Finding("environment", "warning", f"{name} is not a setting, and does nothing", remedy)
+
+
 def _store(session: Session) -> Iterator[Finding]:
     begun = time.monotonic()
     names = session.repo.list_datasets()
