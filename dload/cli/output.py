@@ -69,13 +69,13 @@ class Output:
         self._message(_styled("warning: ", _YELLOW) + clean(line))
 
     def error(self, message: str, remedy: str | None, facts: dict[str, Any]) -> None:
-        """What went wrong and what to do: two lines, or one of JSON."""
+        """What went wrong and what to do: two lines (more where the message has lines), or one of JSON."""
         if self.as_json:
             import json
 
             self._message(json.dumps({"error": facts}, ensure_ascii=False, default=str))
             return
-        self._message(_styled("error: ", _RED) + clean(message))
+        self._message(_styled("error: ", _RED) + "\n".join(map(clean, message.split("\n"))))
         if remedy:
             self._message(f"  {clean(remedy)}")
 

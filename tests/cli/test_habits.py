@@ -80,6 +80,12 @@ def test_what_the_system_refuses_has_a_remedy(cli: Cli) -> None:
         cli.cwd.chmod(0o700)
 
 
+def test_what_does_not_fit_is_said_in_lines(cli: Cli) -> None:
+    cli.commit({f"{number}.bin": os.urandom(2000) for number in range(9)})
+    said = cli.fails(15, "pull", "birds", "--to", "back", "--cache-budget", "9KB")
+    assert "error: does not fit: " in said and "\n  set a budget of at least " in said and "\\x0a" not in said
+
+
 def test_errors_are_json_where_that_was_asked_for(cli: Cli) -> None:
     import json
 

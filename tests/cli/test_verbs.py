@@ -335,8 +335,9 @@ def test_init_writes_settings_and_shows_what_is_in_effect(cli: Cli) -> None:
 
 def test_config_shows_and_says_what_changes(cli: Cli) -> None:
     assert f"{cli.store}" in cli.ok("config").out
-    said = cli.fails(2, "config", "set")
-    assert "config can only show settings, got 'set'" in said and "dload init --help" in said
+    assert cli.ok("config", "show").out == cli.ok("config").out
+    said = cli.fails(2, "config", "set", "cache_budget", "1GB")
+    assert "config can only show settings, got 'set cache_budget 1GB'" in said and "dload init --help" in said
 
 
 def test_status_and_doctor(cli: Cli) -> None:

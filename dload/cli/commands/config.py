@@ -16,11 +16,12 @@ if TYPE_CHECKING:
 
 
 @verb("config")
-@click.argument("what", default="show", metavar="[show]")
-def command(session: Session, what: str) -> None:
+@click.argument("what", nargs=-1, metavar="[show]")
+def command(session: Session, what: tuple[str, ...]) -> None:
     """Show each setting and where it came from. To change one: dload init."""
-    if what != "show":
-        raise ConfigError(f"config can only show settings, got {what!r}", remedy="to change one: dload init --help")
+    if what not in ((), ("show",)):
+        asked = " ".join(what)
+        raise ConfigError(f"config can only show settings, got {asked!r}", remedy="to change one: dload init --help")
     config = session.config
     facts = {
         name: {"value": None if value is None else str(value), "from": config.origins[name]}
