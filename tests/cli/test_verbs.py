@@ -118,6 +118,7 @@ def test_copy_keeps_the_id(cli: Cli) -> None:
     plan = cli.ok("copy", "birds", "--to", "other", "--dry-run", "--json").json()
     assert plan["missing_shards"] == 1 and not other.exists()
     assert "copied birds@" in cli.ok("copy", "birds", "--to", "other").err
+    assert "the other store is this one" in cli.fails(2, "copy", "birds", "--to", cli.store)
     assert cli.ok("--store", other, "info", "birds", "--json").json()["version"] == version
     assert cli.ok("copy", "birds", "--to", "other", "--dry-run", "--json").json()["missing_shards"] == 0
 

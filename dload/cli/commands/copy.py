@@ -7,6 +7,7 @@ import click
 from dload.cli.facts import manifest_facts, summary
 from dload.cli.output import count, short
 from dload.cli.session import Session, Target, target_argument, verb, version_option
+from dload.errors import ConfigError
 from dload.sizes import format_size
 
 
@@ -29,6 +30,8 @@ def command(
     other = Config.load(overrides={**session.flags, "bucket": None, "prefix": None, "store": to,
                                    "endpoint_url": to_endpoint_url or session.flags.get("endpoint_url")})  # fmt: skip
     there = Repository.open(other)
+    if there.url == session.repo.url:
+        raise ConfigError(f"the other store is this one, {there.url}", remedy="name another with --to")
     name, wanted = target.with_version(version)
     manifest = session.repo.manifest(name, wanted)
     if dry_run:

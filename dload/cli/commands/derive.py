@@ -80,12 +80,14 @@ def _pipeline(session: Session, function: str) -> Pipeline:
     try:
         found = importlib.import_module(module)
     except ModuleNotFoundError as error:
-        raise ConfigError(
-            f"there is no module {error.name!r} for {function}", remedy="run it where the module lies"
-        ) from error
+        remedy = "run it where the module lies"
+        if module.endswith(".py"):
+            remedy = f"name the module, not the file: {module.removesuffix('.py')}:{attribute}"
+        raise ConfigError(f"there is no module {error.name!r} for {function}", remedy=remedy) from error
     make = getattr(found, attribute, None)
     if not callable(make):
-        raise ConfigError(f"module {module} has no function {attribute!r}", remedy="it takes the repository")
+        remedy = "write one that takes the repository and gives a pipeline, as dload derive --help shows"
+        raise ConfigError(f"module {module} has no function {attribute!r}", remedy=remedy)
     with _told(function):
         pipe: Pipeline = make(session.repo)
     return pipe
@@ -100,6 +102,5 @@ def _told(function: str) -> Iterator[None]:
         raise
     except Exception as error:
         traceback.print_exception(error)
-        raise DloadError(
-            f"{function} failed: {error}", remedy="what was packed stays: the same command goes on"
-        ) from error
+        remedy = "mend it; what was packed stays, and the same command goes on"
+        raise DloadError(f"{function} failed: {error}", remedy=remedy) from error
