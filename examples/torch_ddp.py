@@ -53,18 +53,13 @@ def repository(folder: Path) -> dload.Repository:
 
 
 # ---------------------------------------------------------------- a rank
-def train(folder: Path, name: str, killed_at: int | None = None, **group: Any) -> None:
-    """Train up to the last step, from the run's checkpoint if there is one; rank 0 writes checkpoints and losses.
-
-    `group`: how the ranks meet. Without it as torchrun says."""
+def train(folder: Path, name: str, killed_at: int | None = None) -> None:
+    """Train up to the last step, from the run's checkpoint if there is one; rank 0 writes checkpoints and losses."""
+    rank, world = dist.get_rank(), dist.get_world_size()
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    network = torch.nn.Linear(64, 10, dtype=torch.float64)
-    optimizer = torch.optim.Adam(network.parameters(), lr=0.01)
-    # Behind the optimizer: what that imports would keep the group, and its threads could abort the end of the program.
-    dist.init_process_group("gloo", **group)
-    rank, world = dist.get_rank(), dist.get_world_size()
-    model = torch.nn.parallel.DistributedDataParallel(network)
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(64, 10, dtype=torch.float64))
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     pipe = repository(folder).dataset("digits").samples().shuffle(seed=0).map(decode)
     loader = dload.Loader(pipe, BATCH, collate=collate, ends="endless")  # rank and world are those of torch.distributed
     losses: list[float] = []
@@ -114,7 +109,8 @@ def on_two_ranks(folder: Path, name: str, killed_at: int) -> int:
 
 
 def in_this_process(folder: Path, name: str) -> None:
-    train(folder, name, store=dist.HashStore(), rank=0, world_size=1)
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    train(folder, name)
     dist.destroy_process_group()
 
 
@@ -143,6 +139,7 @@ def main() -> None:
 
 if __name__ == "__main__":
     if len(sys.argv) > 1:
+        dist.init_process_group("gloo")  # with rank and world as torchrun says
         train(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]))
         dist.destroy_process_group()
     else:
