@@ -15,7 +15,7 @@ from dload.pipeline.dealing import Deal
 from dload.pipeline.failures import OnError, Spared, on_error_given, skipped_before
 from dload.pipeline.fallible import with_default
 from dload.pipeline.lanes import Grid, Lane
-from dload.pipeline.node import Node, Rows, Run, paths_of
+from dload.pipeline.node import Node, Rows, Run, paths_of, whole_number
 from dload.pipeline.phases import Phases, before, phased, phases_given
 from dload.pipeline.plain import exported
 from dload.pipeline.ramp import Cuts, Ramp
@@ -104,8 +104,9 @@ class Course:
                 "ends='agree' and agree=fn go together", remedy="agree(flag) gives the least over all ranks"
             )
         self.agree = agree
+        batch = whole_number(global_batch, "the global batch", 1)
         self._given: Plan = {
-            "B": global_batch, "C": columns, "m": turns, "H": homes, "seed": seed, "ends": ends, "steps": steps,
+            "B": batch, "C": columns, "m": turns, "H": homes, "seed": seed, "ends": ends, "steps": steps,
         }  # fmt: skip
         if ramp is not None:
             self._given["ramp"] = [ramp.start, ramp.increment, ramp.samples]

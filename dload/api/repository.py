@@ -116,7 +116,14 @@ class Repository:
 
     def resolve(self, name: str, version: str | None = None) -> str:
         """The full id of a version: 64 hex digits. No network for a pinned or full one."""
-        return self._history.resolve(name, version or self.pins().get(keys.check_known_name(name)) or "latest")
+        wanted = version or self.pins().get(keys.check_known_name(name)) or "latest"
+        try:
+            return self._history.resolve(name, wanted)
+        except NotFoundError as error:
+            if "@" in name:  # as on the command line
+                one, _, other = name.partition("@")
+                error.remedy = f"a version is an argument of its own: {one!r}, {other!r}"
+            raise
 
     def list_datasets(self) -> list[str]:
         """The names of all data sets, sorted."""

@@ -242,6 +242,7 @@ def test_ragged_ranks_end_by_themselves_and_say_so() -> None:
         ({"rank": 3, "world_size": 2, "ends": "ragged"}, "rank 3 is not one of 2"), ({"replicas": 2}, "replicas"),
         ({"global_batch": 7, "rank": 0, "world_size": 2, "ends": "ragged"}, "shared evenly"),
         ({"columns": 3, "ends": "ragged"}, "don't divide"), ({"threads": 9}, "threads"),
+        ({"global_batch": "8"}, "the global batch must be a whole number of at least 1, got '8'"),
     ],
 )  # fmt: skip
 def test_case_c59_what_does_not_go_together_fails_with_the_ways_out(options: dict[str, Any], message: str) -> None:

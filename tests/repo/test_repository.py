@@ -101,6 +101,8 @@ def test_listing_and_history(repo: Repository) -> None:
     assert repo.manifest("speech", one).created == log[1].time
     with pytest.raises(NotFoundError, match=r"no data set 'nope' in .* dload ls"):
         repo.dataset("nope")
+    with pytest.raises(NotFoundError, match=r"no data set 'speech@latest' .* of its own: 'speech', 'latest'"):
+        repo.dataset("speech@latest")
 
 
 def test_listing_takes_a_bounded_number_of_requests(tmp_path: Path) -> None:
