@@ -406,6 +406,7 @@ from dload.pipeline.sources import Samples
 from dload.store.faulty import Faulty
 from dload.store.memory import MemoryStore
 from dload.testing.shards import made_samples, manifest_of, put_shard
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's job in the background is born deaf to it
 store = Faulty(MemoryStore())
 manifest = manifest_of([put_shard(store, made_samples(number, 2)) for number in range(3)])
 gate = threading.Event()
