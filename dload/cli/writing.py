@@ -101,11 +101,24 @@ def write(session: Session, operation: Operation, name: str, source: Source) -> 
         *source.roots, include=source.include, exclude=source.exclude,
         allow_changed=source.allow_changed, force=source.force,
     )  # fmt: skip
+    _refuse_own_folders(session, source.roots, folder)
     if source.dry_run:
         _show_plan(session, name, folder, options)
         return
     outcome = _run(session, operation, name, folder, options)
     show_outcome(session, outcome)
+
+
+def _refuse_own_folders(session: Session, roots: tuple[Path, ...], folder: Folder) -> None:
+    """The store or the cache among the files would make every version hold those before it."""
+    for what, place in (("store", Path(session.config.store_url())), ("cache", session.config.cache_dir)):
+        for root in roots:
+            if not place.resolve().is_relative_to(root.resolve()) or not place.is_dir():
+                continue
+            inside = place.resolve().relative_to(root.resolve()).as_posix()
+            if inside == "." or any(sample.key.startswith(f"{inside}/") for sample in folder):
+                ways = f"leave it out with --exclude /{inside}, or keep the files in a folder of their own"
+                raise ConfigError(f"the {what} {place} is in the folder {root} itself", remedy=ways)
 
 
 def commit_options(source: Source) -> CommitOptions:

@@ -87,6 +87,18 @@ def test_commit_refuses(arguments: list[str], code: int, said: str, cli: Cli) ->
     assert cli.ok("ls", "--json").json() == []
 
 
+def test_the_store_and_the_cache_are_no_data(cli: Cli) -> None:
+    cli.files({"x.txt": "1"}, "photos")
+    here = ("--store", "store", "--cache-dir", "cache")
+    cli.ok("commit", "birds", "--from", "photos", *here)
+    said = cli.fails(2, "commit", "birds", "--from", ".", *here)
+    assert "store is in the folder . itself" in said and "--exclude /store" in said
+    said = cli.fails(2, "commit", "birds", "--from", ".", "--exclude", "/store", *here)
+    assert "cache is in the folder . itself" in said
+    cli.ok("commit", "birds", "--from", ".", "--exclude", "/store", "--exclude", "/cache", *here)
+    assert [sample["key"] for sample in cli.ok("head", "birds", "--json", *here).json()] == ["photos/x"]
+
+
 def test_commit_from_two_folders_with_patterns(cli: Cli) -> None:
     cli.files({"x.jpg": "1", "x.txt": "no"}, "one")
     cli.files({"y.jpg": "2", "drafts/z.jpg": "no"}, "two")
