@@ -11,10 +11,12 @@ import subprocess
 import tempfile
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 START_SECONDS = 180.0  # until a system is imported
+SETTLE_SECONDS = 5.0
 
 _HOME = Path(__file__).resolve().parent
 _START = "import sys; sys.path.append({home!r}); from peers import serving; serving.main({system!r})"
@@ -55,6 +57,19 @@ class Child:
         if self._process is not None:
             with contextlib.suppress(FailedError):  # then it was killed
                 self._exchange({"do": "forget"}, START_SECONDS)
+
+    def settle(self) -> None:
+        """Wait until its processes stand still, for seconds at most: what works ahead when it isn't asked would take
+        from who is measured next."""
+        if self._process is None:
+            return
+        before, until = _processor_seconds(self.group), time.monotonic() + SETTLE_SECONDS
+        while time.monotonic() < until:
+            time.sleep(0.1)
+            now = _processor_seconds(self.group)
+            if now - before < 0.02:
+                return
+            before = now
 
     def _start(self) -> None:
         (self._folder / "home").mkdir(parents=True, exist_ok=True)
@@ -152,11 +167,26 @@ class MemoryWatch:
 
     def _now(self) -> int:
         total = 0
-        for entry in Path("/proc").iterdir():
-            if not entry.name.isdigit():
-                continue
+        for process in _members(self._group):
             with contextlib.suppress(OSError):
-                if os.getpgid(int(entry.name)) == self._group:
-                    lines = (entry / "smaps_rollup").read_text().splitlines()
-                    total += sum(int(line.split()[1]) for line in lines if line.startswith(("Pss_Anon", "Pss_Shmem")))
+                lines = (process / "smaps_rollup").read_text().splitlines()
+                total += sum(int(line.split()[1]) for line in lines if line.startswith(("Pss_Anon", "Pss_Shmem")))
         return total * 1024
+
+
+def _members(group: int) -> Iterator[Path]:
+    """The folders of a process group's processes in /proc."""
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            if entry.name.isdigit() and os.getpgid(int(entry.name)) == group:
+                yield entry
+
+
+def _processor_seconds(group: int) -> float:
+    """What a process group's processes have used so far."""
+    ticks = 0
+    for process in _members(group):
+        with contextlib.suppress(OSError):
+            fields = (process / "stat").read_text().rpartition(")")[2].split()
+            ticks += int(fields[11]) + int(fields[12])  # in user mode, in the kernel
+    return ticks / os.sysconf("SC_CLK_TCK")

@@ -86,6 +86,7 @@ def run_row(stage: Stage, row: Row, rounds: int) -> list[Result]:
                 if not _tried(results, child, row.measure, stage):
                     spent[child.system] = PATIENCE
                 spent[child.system] += time.monotonic() - begin
+                child.settle()
     for child in going:
         row.finish(child)
     return results

@@ -1,11 +1,14 @@
 """The side-by-side benchmark on tiny data: dload and the bound, all rows, and what guards its figures."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
 from dataclasses import asdict, replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -148,6 +151,24 @@ def test_a_child_that_stands_still_is_killed_and_starts_anew(tmp_path, monkeypat
     monkeypatch.setattr(children, "START_SECONDS", 60.0)
     with pytest.raises(FailedError, match=r"ended|Broken pipe"):
         child.ask("start", 60.0)
+
+
+def test_who_works_ahead_is_waited_for_before_the_next_is_measured(tmp_path, monkeypatch):
+    used = iter([0.0, 0.1, 0.2, 0.21, 99.0])
+    monkeypatch.setattr(children, "_processor_seconds", lambda _: next(used))
+    child = Child("bare", Path(sys.executable), {}, tmp_path)
+    child.settle()  # there is none yet
+    child._process = SimpleNamespace(pid=1)
+    child.settle()
+    assert next(used) == 99.0
+
+
+def test_processor_seconds_are_of_all_processes_of_a_group():
+    code = "import os, time\nos.fork()\nwhile time.process_time() < 0.3: pass\nprint(1, flush=True)\ntime.sleep(600)"
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, start_new_session=True) as process:
+        assert process.stdout.read(4) == b"1\n1\n"
+        assert children._processor_seconds(process.pid) >= 0.55
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 def test_what_a_child_cannot_do_is_its_own_words(tmp_path):
