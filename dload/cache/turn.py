@@ -39,7 +39,7 @@ class Seat:
 
     def settled(self) -> None:
         """All that this reader needs now is resident: it doesn't need the turn any more. Cheap; call it often."""
-        if self.root not in _turns:
+        if not _turns or self.root not in _turns:
             return
         with _guard:
             turn = _turns.get(self.root)

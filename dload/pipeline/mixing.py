@@ -148,6 +148,20 @@ def floor_sum(n: int, m: int, a: int, b: int) -> int:
         m, a = a, m
 
 
+def first_within(a: int, m: int, low: int, high: int) -> int:
+    """The least k, from 0 on, with low <= a*k % m <= high, in O(log m). There is one, and 0 <= low <= high < m."""
+    if low == 0:
+        return 0
+    if 2 * a > m:  # the other way round the circle
+        return first_within(m - a, m, m - high, m - low)
+    k = -(-low // a)
+    if a * k <= high:
+        return k
+    # Else it is in the first round that steps over `low`: seen from multiples of a, rounds are steps of m.
+    rounds = first_within(m % a, a, -high % a, -low % a)
+    return -(-(low + m * rounds) // a)
+
+
 @dataclass(frozen=True, slots=True)
 class _Stage:
     """Rows with the same weights. `before`: how many rows each child gave before its first."""
@@ -335,23 +349,21 @@ class Weave:
         A row that is surely at or behind `end` isn't looked for further.
         """
         rank, width = d - stage.before[i], stage.edges[i + 1] - stage.edges[i]
+        if end is not None and stage.first + (rank - _NEAR) * _M // width >= end:
+            return end
+        # The row is near where the share says: from there, or a little before, from hit to hit.
+        row = stage.first + rank * _M // width
+        while (done := self._hits(stage.edges, i, row - stage.first, stage.first)) > rank:
+            row = max(stage.first, row - (done - rank + 1) * _M // width)
+        for _ in range(rank - done):
+            row = self._next_hit(stage.edges, i, row) + 1
+        return self._next_hit(stage.edges, i, row)
 
-        def before(row: int) -> int:
-            return self._hits(stage.edges, i, row - stage.first, stage.first)
-
-        # The row is near where the share says.
-        low = stage.first + max(0, (rank - _NEAR) * _M // width)
-        high = stage.first + (rank + _NEAR) * _M // width
-        if end is not None and low >= end:
-            return low
-        while before(low) > rank:
-            low = max(stage.first, 2 * low - high)
-        while before(high) <= rank:
-            high += high - low
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (middle, high) if before(middle) <= rank else (low, middle)
-        return low
+    def _next_hit(self, edges: tuple[int, ...], i: int, row: int) -> int:
+        """The first row from this one on that is child i's by these weights. It has one."""
+        low = (edges[i] - _STEP * row - self._b) % _M
+        high = low + edges[i + 1] - edges[i] - 1
+        return row if high >= _M else row + first_within(_STEP, _M, low, high)
 
     def draws(self, i: int) -> int | None:
         """How many rows child i gives in all; None where that has no end or isn't known."""

@@ -18,11 +18,18 @@ def consecutive(starts: Sequence[int], ordinals: range) -> list[tuple[int, int, 
     return parts
 
 
-def scattered(starts: Sequence[int], ordinals: Sequence[int]) -> list[tuple[int, list[int], list[int]]]:
-    """(shard, its rows, where in `ordinals` they are) of any samples, in storage order."""
+def scattered(starts: Sequence[int], ordinals: Sequence[int]) -> list[tuple[int, list[int], Sequence[int]]]:
+    """(shard, its rows, where in `ordinals` they are) of any samples: in storage order, or where they are all in one
+    shard, which needs no sorting, in the order given."""
+    if not ordinals:
+        return []
+    number = bisect_right(starts, min(ordinals)) - 1
+    if max(ordinals) < starts[number + 1]:
+        first = starts[number]
+        return [(number, [ordinal - first for ordinal in ordinals], range(len(ordinals)))]
     order = sorted(range(len(ordinals)), key=ordinals.__getitem__)
     in_order = [ordinals[place] for place in order]
-    parts: list[tuple[int, list[int], list[int]]] = []
+    parts: list[tuple[int, list[int], Sequence[int]]] = []
     low = 0
     while low < len(order):
         number = bisect_right(starts, in_order[low]) - 1

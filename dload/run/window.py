@@ -131,6 +131,8 @@ class ShardWindow:
             if view is not None:
                 rows = list(map(view.of(number).__getitem__, rows))  # noqa: PLW2901 - as the shard numbers them
             samples = self._copied(entry, partial(_some, source.fields, rows))
+            if len(parts) == 1:
+                return samples
             for place, sample in zip(places, samples, strict=True):
                 found[place] = sample
         return found

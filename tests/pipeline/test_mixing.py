@@ -10,7 +10,7 @@ from math import log
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from dload.errors import ConfigError
@@ -19,6 +19,7 @@ from dload.pipeline.mixing import (
     STAGE_ROWS,
     Schedule,
     Weave,
+    first_within,
     floor_sum,
     until_all,
     until_cycle,
@@ -166,6 +167,15 @@ def test_case_c70_a_weight_of_0_never_draws() -> None:
 @given(st.integers(0, 60), st.integers(1, 50), st.integers(0, 200), st.integers(0, 200))
 def test_floor_sum(n: int, m: int, a: int, b: int) -> None:
     assert floor_sum(n, m, a, b) == sum((a * i + b) // m for i in range(n))
+
+
+@given(st.integers(2, 300), st.data())
+def test_first_within(m: int, data: st.DataObject) -> None:
+    a, low = data.draw(st.integers(1, m - 1)), data.draw(st.integers(0, m - 1))
+    high = data.draw(st.integers(low, m - 1))
+    found = [k for k in range(m) if low <= a * k % m <= high]
+    assume(found)
+    assert first_within(a, m, low, high) == found[0]
 
 
 @settings(max_examples=30, deadline=None)

@@ -32,7 +32,7 @@ def test_scattered_samples(sizes: list[int], data: st.DataObject) -> None:
     parts = scattered(starts, ordinals)
     found: list[tuple[int, int] | None] = [None] * len(ordinals)
     for shard, rows, slots in parts:
-        assert rows == sorted(rows)
+        assert rows == sorted(rows) or (len(parts) == 1 and list(slots) == list(range(len(ordinals))))
         for row, slot in zip(rows, slots, strict=True):
             found[slot] = shard, row
     assert found == [places[ordinal] for ordinal in ordinals]
