@@ -91,7 +91,7 @@ def _of_one_size(name: str, spec: Spec, shard: int, least: float) -> list[Row]:
         made += [
             Access("access-index", "Single samples of 1 KB by number", name, spec, shard, (SAMPLES,), by="index"),
             Access("access-key", "Single samples of 1 KB by key", name, spec, shard, (SAMPLES,), by="key"),
-            Resume("resume", "Going on in the middle of an epoch", name, spec, shard, (*at, exact)),
+            Resume("resume", "Resuming in an epoch", name, spec, shard, (*at, exact)),
         ]
     if slug == "100kb":
         note = "own and shared pages, not those of files, beyond the imports"
