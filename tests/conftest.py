@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import boto3
@@ -114,6 +115,17 @@ def no_settings_of_this_machine(tmp_path_factory: pytest.TempPathFactory) -> Ite
 def no_indexes_of_earlier_tests() -> None:
     """A test that counts requests finds none of the shards' indexes known."""
     indexes.clear()
+
+
+@pytest.fixture
+def open_files() -> Callable[[], int]:
+    """Counts the descriptors of this process."""
+
+    def count() -> int:
+        gc.collect()  # what earlier tests have left closes its files before, not meanwhile
+        return len(list(Path("/dev/fd").iterdir()))
+
+    return count
 
 
 @pytest.fixture(scope="session")

@@ -14,6 +14,7 @@ from statistics import median
 from typing import Any
 
 from .children import Child, FailedError, RefusedError
+from .plots import number
 from .rows import Figure, Row
 from .stage import Stage
 
@@ -78,8 +79,8 @@ def run_row(stage: Stage, row: Row, rounds: int) -> list[Result]:
         if _tried(results, child, row.prepare, stage):
             going.append(child)
     spent = dict.fromkeys(stage.children, 0.0)
-    for number in range(rounds):
-        turn = number % len(going) if going else 0  # nobody is always behind the same one
+    for round_number in range(rounds):
+        turn = round_number % len(going) if going else 0  # nobody is always behind the same one
         for child in going[turn:] + going[:turn]:
             if spent[child.system] < PATIENCE:
                 begin = time.monotonic()
@@ -129,12 +130,6 @@ def describe(result: Result) -> str:
         elif system in result.refused and result.figure.name != "cpu":
             lines.append(f"    {name:14}           -  {result.refused[system]}")
     return "\n".join(lines)
-
-
-def number(value: float) -> str:
-    if value >= 100:
-        return f"{value:,.0f}"
-    return f"{value:.3g}" if value else "0"
 
 
 def machine() -> dict[str, Any]:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import gc
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -36,17 +35,6 @@ def source(tmp_path: Path) -> LoggedSource:
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     return tmp_path / "cache"
-
-
-@pytest.fixture
-def open_files() -> Callable[[], int]:
-    """Counts the descriptors of this process."""
-
-    def count() -> int:
-        gc.collect()  # what earlier tests have left closes its files before, not meanwhile
-        return len(list(Path("/dev/fd").iterdir()))
-
-    return count
 
 
 @pytest.fixture

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import errno
-import gc
 import hashlib
 import itertools
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +19,6 @@ from hypothesis import strategies as st
 from dload.errors import DiskFullError
 from dload.repo import uniqueness
 from dload.repo.uniqueness import KeyCheck
-
-
-def open_files() -> int:
-    gc.collect()  # what earlier tests have left closes its files before, not meanwhile
-    return len(list(Path("/dev/fd").iterdir()))
 
 
 def expected_pairs(keys: list[str]) -> list[tuple[int, int]]:
@@ -114,7 +109,7 @@ def test_keys_that_are_no_unicode_are_someone_elses_to_refuse() -> None:
         assert list(check.finish()) == []
 
 
-def test_nothing_is_written_while_memory_lasts_and_nothing_stays(tmp_path: Path) -> None:
+def test_nothing_is_written_while_memory_lasts_and_nothing_stays(tmp_path: Path, open_files: Callable[[], int]) -> None:
     with KeyCheck(tmp_path / "missing", limit=10) as check:
         for ordinal in range(9):
             check.add(str(ordinal), ordinal)

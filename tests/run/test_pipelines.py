@@ -9,6 +9,7 @@ import pickle
 import random
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -267,10 +268,11 @@ def test_the_plan_names_sources_figures_and_demand(repo: Repository) -> None:
 
 # ---- letting go
 @pytest.mark.parametrize("how", ["close", "with", "forget", "exhaust", "raise"])
-def test_an_iterator_that_ends_lets_go_of_pins_threads_and_files(folder: Path, tmp_path: Path, how: str) -> None:
+def test_an_iterator_that_ends_lets_go_of_pins_threads_and_files(
+    folder: Path, tmp_path: Path, how: str, open_files: Callable[[], int]
+) -> None:
     repo = open_repo(folder, tmp_path / "cache")
-    gc.collect()
-    before = len(list(Path("/proc/self/fd").iterdir()))
+    before = open_files()
     pipe = repo.dataset("speech").samples().shuffle(100, seed=1)
     iterator = iter(pipe)
     next(iterator)
@@ -292,7 +294,7 @@ def test_an_iterator_that_ends_lets_go_of_pins_threads_and_files(folder: Path, t
     gc.collect()
     wait_until_no_threads()
     assert not repo.cache.status().pinned
-    assert len(list(Path("/proc/self/fd").iterdir())) <= before + 1
+    assert open_files() <= before + 1
 
 
 def _fail(sample: Sample) -> None:
