@@ -12,6 +12,7 @@ import boto3
 import pytest
 from hypothesis import HealthCheck, settings
 
+from dload import randomness
 from dload.files.locks import locked
 from dload.run.indexes import indexes
 from dload.store.base import Store
@@ -198,3 +199,12 @@ def _run_folder(factory: pytest.TempPathFactory) -> Path:
     """The run's temporary folder, the same for all of its processes."""
     base = factory.getbasetemp()
     return base.parent if os.environ.get("PYTEST_XDIST_WORKER") else base
+
+
+@pytest.fixture(params=[True, False], ids=["numpy", "plain"])
+def numpy(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Both ways through what NumPy makes faster: whether it is used."""
+    if request.param:
+        pytest.importorskip("numpy")
+    monkeypatch.setattr(randomness, "HAVE_NUMPY", request.param)
+    return bool(request.param)

@@ -17,14 +17,6 @@ from dload import randomness
 from dload.randomness import Permutation, SplitMix, hash64, random_order, seeded, seeded_rng
 
 
-@pytest.fixture(params=[True, False], ids=["numpy", "plain"])
-def numpy(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
-    if request.param:
-        pytest.importorskip("numpy")
-    monkeypatch.setattr(randomness, "HAVE_NUMPY", request.param)
-    return bool(request.param)
-
-
 # ---------------------------------------------------------------- golden values: any Python must give these
 def test_hashes_are_the_same_everywhere() -> None:
     assert hash64() == 14917739426281197975

@@ -37,19 +37,19 @@ class InMemory:
     """Bytes; or a map of a file, `owned` if it is closed with this."""
 
     def __init__(self, buffer: bytes | mmap.mmap, *, owned: bool = False) -> None:
-        self._buffer = buffer
+        self.buffer = buffer
         self._owned = owned
         self.size = len(buffer)
 
     def cut(self, start: int, end: int) -> bytes:
-        return self._buffer[start:end]
+        return self.buffer[start:end]
 
     def cuts(self, starts: Sequence[int], ends: Sequence[int]) -> Iterator[bytes]:
-        return map(self._buffer.__getitem__, map(slice, starts, ends))
+        return map(self.buffer.__getitem__, map(slice, starts, ends))
 
     def close(self) -> None:
-        if self._owned and isinstance(self._buffer, mmap.mmap):
-            self._buffer.close()
+        if self._owned and isinstance(self.buffer, mmap.mmap):
+            self.buffer.close()
 
 
 class InFile:

@@ -18,6 +18,7 @@ from array import array
 from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, count
+from operator import add
 from typing import Any, Generic, TypeVar
 
 from dload.errors import IntegrityError, PackFormatError
@@ -161,20 +162,15 @@ class ShardIndex:
         return array("Q", accumulate(map(widths.__getitem__, self.layout), initial=0))
 
     @_Lazy
-    def value_starts(self) -> array[int]:
-        """The offset of each value's first byte, by the value's number."""
-        if self.starts is not None:
-            return self.starts
-        starts = array("Q", accumulate(self.lengths, initial=0))
-        starts.pop()
-        return starts
-
-    @_Lazy
-    def value_ends(self) -> array[int]:
-        """The offset behind each value's last byte, by the value's number."""
-        if self.starts is not None:
-            return array("Q", map(int.__add__, self.starts, self.lengths))
-        return array("Q", accumulate(self.lengths))
+    def spans(self) -> array[int]:
+        """Where each value's bytes begin and where they end, by turns, so that what is known of a sample lies together;
+        as u32 where they fit, since looking up samples in any order is waiting for memory."""
+        kind = "I" if self.payload_size >> 32 == 0 else "Q"
+        lengths = self.lengths
+        starts = array(kind, accumulate(lengths, initial=0))[:-1] if self.starts is None else array(kind, self.starts)
+        spans = array(kind, bytes(2 * starts.itemsize * len(starts)))
+        spans[::2], spans[1::2] = starts, array(kind, map(add, starts, lengths))
+        return spans
 
     def names(self, row: int) -> tuple[str, ...]:
         """The field names of sample `row`, in its order."""
@@ -182,14 +178,14 @@ class ShardIndex:
 
     def span(self, row: int) -> tuple[int, int]:
         """The offset and length of the bytes that hold all of sample `row` (the length may be 0)."""
-        first, last = self.first_values[row], self.first_values[row + 1]
-        if first == last:
+        spans = self._spans(row)
+        if not spans:
             return 0, 0
-        if self.starts is None:
-            start, end = self.value_starts[first], self.value_ends[last - 1]
-        else:
-            start, end = min(self.value_starts[first:last]), max(self.value_ends[first:last])
-        return start, end - start
+        start = min(spans)  # in format 1 values may have any places
+        return start, max(spans) - start
+
+    def _spans(self, row: int) -> array[int]:
+        return self.spans[2 * self.first_values[row] : 2 * self.first_values[row + 1]]
 
     def decode(self, row: int, stored: bytes, fields: Collection[str] | None = None) -> dict[str, bytes]:
         """The fields of sample `row` (only those in `fields`, if given) from the bytes of its span, checked.
@@ -203,11 +199,11 @@ class ShardIndex:
             raise self._mismatch(key, f"{length} bytes", f"{len(stored)}")
         if self.crc is not None and zlib.crc32(stored) != self.crc[row]:
             raise self._mismatch(key, f"crc32 {self.crc[row]:08x}", f"{zlib.crc32(stored):08x}")
-        first = self.first_values[row]
+        spans = self._spans(row)
         found = {}
-        for number, name in enumerate(self.names(row), first):
+        for name, first, last in zip(self.names(row), spans[::2], spans[1::2], strict=True):
             if fields is None or name in fields:
-                found[name] = stored[self.value_starts[number] - start : self.value_ends[number] - start]
+                found[name] = stored[first - start : last - start]
         self.decode_values(key, found)
         return found
 

@@ -15,6 +15,7 @@ from dload.errors import PackFormatError
 from dload.pack import wire
 from dload.pack.contents import Contents, InFile, InMemory
 from dload.pack.layout import ShardIndex
+from dload.pack.locate import Locator
 from dload.pack.samples import Sample
 
 T = TypeVar("T")
@@ -133,9 +134,6 @@ class ShardReader:
 
         Raises IndexError; IntegrityError where a codec can't decode a value.
         """
-        if rows and not 0 <= min(rows) <= max(rows) < len(self):
-            every = range(len(self))
-            rows = [every[row] for row in rows]  # negative ones count from the end; raises what is out of range
         return list(self._cut(rows, fields))
 
     def samples(
@@ -156,7 +154,7 @@ class ShardReader:
         number, position = self._reached
         if number != first[rows.start] and index.starts is None:
             number = first[rows.start]
-            position = index.value_starts[number] if number < len(lengths) else index.payload_size
+            position = index.spans[2 * number] if number < len(lengths) else index.payload_size
         step = max(1, min(_CHUNK, _CHUNK_BYTES * len(self) // max(1, index.payload_size)))
         for start in range(rows.start, rows.stop, step):
             chunk = range(start, min(start + step, rows.stop))
@@ -178,9 +176,9 @@ class ShardReader:
             names = index.layouts[0]
             columns: list[Iterable[bytes]] = [values] * len(names)
             if fields is not None:
-                every = list(values)
-                columns = [every[at :: len(names)] for at in _places(names, fields)]
-                names = tuple(name for name in names if name in fields)
+                every, wanted = list(values), [at for at, name in enumerate(names) if name in fields]
+                columns = [every[at :: len(names)] for at in wanted]
+                names = tuple([names[at] for at in wanted])
             return self._decoded(_samples(keys, names, columns))
         layouts = map(index.layouts.__getitem__, index.layout[rows.start : rows.stop])
         wholes = ((key, dict(zip(names, values, strict=False))) for key, names in zip(keys, layouts, strict=True))
@@ -189,25 +187,41 @@ class ShardReader:
         return self._decoded((key, {name: whole[name] for name in whole if name in fields}) for key, whole in wholes)
 
     def _cut(self, rows: Sequence[int], fields: Collection[str] | None) -> Iterable[Sample]:
-        """Samples of any rows, value by value."""
-        index = self.index
+        """Samples of any rows, value by value. Negative rows count from the end."""
+        if not rows:
+            return ()
+        index, contents = self.index, self._contents
         keys = _picked(index.keys, rows)
         if index.layout is None:
-            names = index.layouts[0] if rows else ()
-            places = _places(names, fields)
-            values = self._values([row * len(names) + at for row in rows for at in places])
-            return self._decoded(_samples(keys, [names[at] for at in places], [values] * len(places)))
-        return self._decoded((key, self._row(row, fields)) for key, row in zip(keys, rows, strict=True))
+            located = Locator(index.spans, index.layouts[0], fields)
+            buffer = contents.buffer if isinstance(contents, InMemory) else None
+            return self._decoded(self._sliced(keys, located.names, located.samples(rows, buffer)))
+        numbers = _picked(index.layout, rows)
+        located_as = {number: Locator(index.spans, index.layouts[number], fields) for number in set(numbers)}
+        firsts = _picked(index.first_values, _picked(range(len(self)), rows))
+        return self._decoded(
+            (key, self._fields(located_as[number], first))
+            for key, number, first in zip(keys, numbers, firsts, strict=True)
+        )
 
-    def _row(self, row: int, fields: Collection[str] | None) -> dict[str, bytes]:
-        names = self.index.names(row)
-        places = _places(names, fields)
-        first = self.index.first_values[row]
-        return dict(zip((names[at] for at in places), self._values([first + at for at in places]), strict=True))
+    def _fields(self, located: Locator, first: int) -> dict[str, bytes]:
+        spans = located.sample(first)
+        return dict(zip(located.names, self._contents.cuts(spans[::2], spans[1::2]), strict=True))
 
-    def _values(self, numbers: list[int]) -> Iterator[bytes]:
-        """Stored values by their numbers."""
-        return self._contents.cuts(_picked(self.index.value_starts, numbers), _picked(self.index.value_ends, numbers))
+    def _sliced(self, keys: Iterable[str], names: Sequence[str], spans: Iterable[Sequence[int]]) -> Iterable[Sample]:
+        """Samples of the same fields, from where the values of each begin and end."""
+        if isinstance(
+            self._contents, InMemory
+        ):  # cut as the sample is built, they need no iterator and no slice object
+            buffer, rows = self._contents.buffer, zip(keys, spans, strict=True)
+            match names:
+                case [a]:
+                    return ((key, {a: buffer[i:j]}) for key, (i, j) in rows)
+                case [a, b]:
+                    return ((key, {a: buffer[i:j], b: buffer[m:n]}) for key, (i, j, m, n) in rows)
+        flat = list(chain.from_iterable(spans))
+        values = self._contents.cuts(flat[::2], flat[1::2])
+        return _samples(keys, names, [values] * len(names))
 
     def _decoded(self, samples: Iterable[Sample]) -> Iterable[Sample]:
         return map(self._decode, samples) if self.index.codecs else samples
@@ -230,11 +244,6 @@ def _picked(column: Sequence[T], numbers: Sequence[int]) -> Sequence[T]:
         return [column[number] for number in numbers]
     entries: tuple[T, ...] = itemgetter(*numbers)(column)
     return entries
-
-
-def _places(names: Sequence[str], fields: Collection[str] | None) -> list[int]:
-    """The places of the wanted fields in a layout."""
-    return [at for at, name in enumerate(names) if fields is None or name in fields]
 
 
 def _samples(keys: Iterable[str], names: Sequence[str], columns: Sequence[Iterable[bytes]]) -> Iterable[Sample]:

@@ -25,6 +25,7 @@ class Concat(Node):
     """One pipeline after another."""
 
     kind = "concat"
+    alternatives = True
 
     def __init__(self, *parents: Node) -> None:
         super().__init__(*some(parents, "concat"))
@@ -40,10 +41,6 @@ class Concat(Node):
     @cached_property
     def length(self) -> int | None:
         return self._starts[-1]
-
-    @cached_property
-    def mean_bytes(self) -> float:
-        return max(parent.mean_bytes for parent in self.parents)
 
     def _part_of(self, place: int) -> tuple[int, int, int]:
         part = bisect_right(self._starts, place) - 1

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 # Of each source, since to read from one costs the same for an element as for many of them:
 _FAST, _SLOW = 0.002, 0.008  # seconds that a chunk may take before chunks stop growing, and before they shrink
-_MOST_ELEMENTS = 256  # two containers each stay below what makes the garbage collector look at them all
+_MOST_SAMPLES = 256  # two containers each stay below what makes the garbage collector look at them all
 _SLOWEST = 0.05  # seconds, of however many
 _MOST_BYTES = 4 << 20
 
@@ -40,7 +40,8 @@ class PlaceCursor(Cursor):
         self._places = places_of(node, run.lane) if places is None else places
         self._stop = sys.maxsize if self._places.length is None else self._places.length
         self._least = node.together
-        self._most = max(self._least, min(_MOST_ELEMENTS * node.sources, int(_MOST_BYTES / max(1.0, node.mean_bytes))))
+        most = min(_MOST_SAMPLES * node.sources / max(1.0, node.mean_samples), _MOST_BYTES / max(1.0, node.mean_bytes))
+        self._most = max(self._least, int(most))
         self._fast, self._slow = (min(_SLOWEST, node.sources * seconds) for seconds in (_FAST, _SLOW))
         self._feed: Feed | None = None
         self._begin(0)

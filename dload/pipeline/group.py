@@ -58,9 +58,9 @@ class Windows(Node):
         """Whether the elements are those of the lists, one after the other."""
         return self.stride == self.size and self.collate is None
 
-    @cached_property
-    def mean_bytes(self) -> float:
-        return self.parents[0].mean_bytes * self.size
+    @property
+    def factor(self) -> float:
+        return self.size
 
     @cached_property
     def length(self) -> int | None:
@@ -203,9 +203,9 @@ class Expand(Fallible):
         below = self.parents[0].together
         return below * (self.fanout or 1) if below > 1 else 1
 
-    @cached_property
-    def mean_bytes(self) -> float:
-        return self.parents[0].mean_bytes / (self.fanout or 1)
+    @property
+    def factor(self) -> float:
+        return 1 / (self.fanout or 1)
 
     @cached_property
     def _each(self) -> int:

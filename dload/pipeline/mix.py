@@ -36,6 +36,7 @@ class Mix(Node):
     """
 
     kind = "mix"
+    alternatives = True
 
     def __init__(
         self, parents: Sequence[Node], weights: Any = None, seed: int | None = None, until: str = "first"
@@ -90,10 +91,6 @@ class Mix(Node):
     def endless(self) -> bool:
         ends = [parent.endless for parent in self.parents]
         return any(ends) if self.until == "all" else all(ends)
-
-    @cached_property
-    def mean_bytes(self) -> float:
-        return max(parent.mean_bytes for parent in self.parents)
 
     @cached_property
     def sources(self) -> int:

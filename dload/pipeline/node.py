@@ -26,6 +26,7 @@ class Node(ABC):
     """One operation of a pipeline over its parents. Immutable; pickles if its functions do."""
 
     kind: ClassVar[str]
+    alternatives: ClassVar[bool] = False  # whether each element comes from one of the parents, not from all
     draws: bool = False  # whether it needs a seed
     seed: int | None = None
 
@@ -56,10 +57,23 @@ class Node(ABC):
         """Whether it surely has no end. One that is in the stream tier, and isn't endless, ends nobody knows when."""
         return self.length is None if self.indexed else all(parent.endless for parent in self.parents)
 
+    @property
+    def factor(self) -> float:
+        """About how many elements of a parent one of its own is made of."""
+        return 1.0
+
+    @cached_property
+    def mean_samples(self) -> float:
+        """About how many samples one element is made of: chunks are bounded by it."""
+        return self._made_of([parent.mean_samples for parent in self.parents])
+
     @cached_property
     def mean_bytes(self) -> float:
-        """About how many bytes of samples one element is made of: chunks are bounded by it."""
-        return sum(parent.mean_bytes for parent in self.parents)
+        """About how many bytes these have: chunks are bounded by it, too."""
+        return self._made_of([parent.mean_bytes for parent in self.parents])
+
+    def _made_of(self, parents: list[float]) -> float:
+        return self.factor * (max(parents) if self.alternatives else sum(parents))
 
     @cached_property
     def sources(self) -> int:

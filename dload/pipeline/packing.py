@@ -128,12 +128,9 @@ class Pack(Node):
     def span(self) -> int | None:
         return super().span if self.total is None else self.total
 
-    @cached_property
-    def mean_bytes(self) -> float:
-        parent = self.parents[0]
-        if not self._planned:
-            return parent.mean_bytes
-        return parent.mean_bytes * finite(parent, "pack") / max(1, self._count)
+    @property
+    def factor(self) -> float:
+        return finite(self.parents[0], "pack") / max(1, self._count) if self._planned else 1.0
 
     # ---- parts of it
     @cached_property

@@ -47,6 +47,10 @@ class Samples(Node):
         self.prefetch = None if prefetch is None else whole_number(prefetch, "prefetch", 0)
 
     @cached_property
+    def mean_samples(self) -> float:
+        return 1.0
+
+    @cached_property
     def mean_bytes(self) -> float:
         return self.manifest.total_bytes / max(1, sum(self.manifest.shards.counts))
 
