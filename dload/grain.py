@@ -20,7 +20,7 @@ except ModuleNotFoundError as error:
     raise
 
 from dload.api.dataset import Dataset
-from dload.api.pipeline import NOTHING, Pipeline, limit_of, run_seed
+from dload.api.pipeline import NOTHING, Pipeline, cache_limits, run_seed
 from dload.errors import ConfigError, InfeasiblePipelineError
 from dload.pack import Sample
 from dload.pipeline.cursors import applied
@@ -357,7 +357,7 @@ def _split(top: Node) -> tuple[Node, list[Elementwise]]:
 def _window(node: Node, seed: int) -> ShardWindow:
     """What the pipeline reads with, if it fits. Raises InfeasiblePipelineError."""
     rows: Rows = NOTHING
-    report = check(node, Run(seed, rows, paths=paths_of(node)), limit_of)
+    report = check(node, Run(seed, rows, paths=paths_of(node)), cache_limits())
     if not report.ok:
         raise InfeasiblePipelineError(report.message)
     return ShardWindow(report.prefetch)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from dload.api.pipeline import NOTHING, OnErrorGiven, Pipeline, a_pipeline, limit_of, run_seed
+from dload.api.pipeline import NOTHING, OnErrorGiven, Pipeline, a_pipeline, cache_limits, run_seed
 from dload.errors import ConfigError, InfeasiblePipelineError
 from dload.pipeline.dealing import Deal
 from dload.pipeline.failures import OnError, Spared, on_error_given, skipped_before
@@ -282,7 +282,7 @@ class Course:
 
     def _checked(self) -> int:
         lanes = [Lane(self.deal.grid, lane) for lane in self.lanes()]  # each holds shards of its own
-        report = check(self.top, _run(self.top, self.plan, NOTHING), limit_of, lanes)
+        report = check(self.top, _run(self.top, self.plan, NOTHING), cache_limits(), lanes)
         if not report.ok:
             raise InfeasiblePipelineError(report.message)
         return report.prefetch

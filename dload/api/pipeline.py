@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast, overload
@@ -267,7 +268,7 @@ class Pipeline:
         """Whether it fits into the cache: `.ok`, `.message`, with what must be resident against the budget, by
         source, and what to change. Touches no storage."""
         run = Run(self._seed(None), NOTHING, paths=paths_of(self.node))
-        return check(self.node, run, limit_of)
+        return check(self.node, run, cache_limits())
 
     def explain(self) -> str:
         """The nodes with tiers and lengths, and the beginning of the demand: which shards are needed when."""
@@ -386,11 +387,15 @@ class _Nothing:
 NOTHING = _Nothing()
 
 
-def limit_of(source: sources.Samples) -> CacheLimit:
-    """How much room for shards a source's cache has. Reads its directory."""
-    cache = source.origin.cache
-    budget, room = cache.budget, cache.room_for_shards()
-    return CacheLimit(f"the cache {cache.root}", room, 0 if room is None else budget - room)
+def cache_limits() -> Callable[[sources.Samples], CacheLimit]:
+    """What says how much room for shards a source's cache has. Reads each cache's directory once."""
+
+    @functools.cache
+    def limit_of(cache: Any) -> CacheLimit:
+        budget, room = cache.budget, cache.room_for_shards()
+        return CacheLimit(f"the cache {cache.root}", room, 0 if room is None else budget - room)
+
+    return lambda source: limit_of(source.origin.cache)
 
 
 def _chain(node: Node) -> Iterator[str]:

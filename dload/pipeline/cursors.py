@@ -18,10 +18,12 @@ from dload.pipeline.running import HOLE, Cursor, Epoch, Feed, Need, Run
 if TYPE_CHECKING:
     from dload.pipeline.node import Node
 
-# Of each source, since to read from one costs the same for an element as for many of them:
-_FAST, _SLOW = 0.002, 0.008  # seconds that a chunk may take before chunks stop growing, and before they shrink
+# To read from a source costs the same for a sample as for many of them; but many are more than fit into the processor's
+# cache, where they are still when they are used:
 _MOST_SAMPLES = 256  # two containers each stay below what makes the garbage collector look at them all
-_SLOWEST = 0.05  # seconds, of however many
+_OF_ANOTHER = 64  # of each source beyond the first
+_FAST, _SLOW = 0.002, 0.008  # seconds a source that a chunk may take before chunks stop growing, before they shrink
+_SLOWEST = 0.05  # of however many sources
 _MOST_BYTES = 4 << 20
 
 
@@ -40,7 +42,8 @@ class PlaceCursor(Cursor):
         self._places = places_of(node, run.lane) if places is None else places
         self._stop = sys.maxsize if self._places.length is None else self._places.length
         self._least = node.together
-        most = min(_MOST_SAMPLES * node.sources / max(1.0, node.mean_samples), _MOST_BYTES / max(1.0, node.mean_bytes))
+        samples = _MOST_SAMPLES + _OF_ANOTHER * (node.sources - 1)
+        most = min(samples / max(1.0, node.mean_samples), _MOST_BYTES / max(1.0, node.mean_bytes))
         self._most = max(self._least, int(most))
         self._fast, self._slow = (min(_SLOWEST, node.sources * seconds) for seconds in (_FAST, _SLOW))
         self._feed: Feed | None = None

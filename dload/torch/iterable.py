@@ -9,7 +9,7 @@ from typing import Any
 import torch
 import torch.utils.data
 
-from dload.api.pipeline import NOTHING, Pipeline, a_pipeline, limit_of, run_seed
+from dload.api.pipeline import NOTHING, Pipeline, a_pipeline, cache_limits, run_seed
 from dload.errors import ConfigError, InfeasiblePipelineError
 from dload.files.shared import SharedBytes
 from dload.pipeline.dealing import Deal
@@ -98,7 +98,7 @@ class DloadIterableDataset(torch.utils.data.IterableDataset[Any]):
         info = torch.utils.data.get_worker_info()
         worker, workers = (0, 1) if info is None else (info.id, info.num_workers)
         epoch = self._next_epoch(None if info is None else info.seed - info.id)
-        report = check(self.pipe.node, self._run(NOTHING), limit_of)
+        report = check(self.pipe.node, self._run(NOTHING), cache_limits())
         if not report.ok:
             raise InfeasiblePipelineError(report.message)
         return _Rows(self, report.prefetch, epoch, worker, workers)
