@@ -69,7 +69,7 @@ class Dataset:
         """All samples as a pipeline in storage order, `(key, {field: bytes})`. Touches nothing until it is iterated.
 
         `prefetch`: how many shards, the current one included, are pinned in the cache at once where the budget allows
-        (None: two gigabytes ahead, at least three shards and at most 25); they are fetched ahead on threads. `fields`:
+        (None: two gigabytes ahead, at least three shards and at most 33); they are fetched ahead on threads. `fields`:
         only these (a sample has those of them that it has).
         """
         return Pipeline(Samples(self.manifest, self.repo, fields, prefetch))

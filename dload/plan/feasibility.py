@@ -16,7 +16,7 @@ from dload.plan.tops import index_tops, sources_of
 from dload.sizes import format_size
 
 _ENDLESS = 1 << 62
-_MOST_AHEAD, _BYTES_AHEAD = 24, 2 << 30  # fetched ahead of what is being read, where the user doesn't say
+_MOST_AHEAD, _BYTES_AHEAD = 32, 2 << 30  # fetched ahead of what is being read, where the user doesn't say
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +156,8 @@ def _ahead(source: Samples) -> int:
     """How many shards to fetch ahead of those that are being read: as the user said, else about two gigabytes."""
     if source.prefetch is not None:
         return max(0, source.prefetch - 1)
-    return max(2, min(_MOST_AHEAD, _BYTES_AHEAD // max(1, largest_of(source))))
+    shards = source.manifest.shards
+    return max(2, min(_MOST_AHEAD, _BYTES_AHEAD * len(shards) // max(1, sum(shards.sizes))))
 
 
 def _title(source: Samples) -> str:

@@ -22,9 +22,9 @@ from dload.store.base import Store
 # A shard that someone stands still without comes over several connections, since a distant store gives each only so
 # much: at 90 MB/s a connection, 64 MiB take 0.75 s over one and 0.15 s over these (benchmarks/cold.py). So does the
 # rest of one that was begun before someone came to wait for it. Not a small one, which is there soon enough, and none
-# that is fetched ahead, for which it is one request a shard.
+# that is fetched ahead, for which it is one request a shard: each costs two milliseconds of the interpreter.
 SPLIT_FROM = 16 << 20
-_PIECE = 4 << 20
+_PIECE = 8 << 20
 _REST = 2 * _PIECE  # with less to come it stays with its one request
 _CONNECTIONS = 8
 _ATTEMPTS = 5
@@ -43,7 +43,7 @@ class OpenShard(NamedTuple):
 
 
 def splits(store: Store, shard: ShardInfo) -> bool:
-    """Whether a shard comes over several connections when someone stands still without it."""
+    """Whether a shard can come over several connections."""
     return shard.size >= SPLIT_FROM and store.staging is None
 
 
@@ -55,19 +55,20 @@ def open_shard(
     next_use: float | None = None,
     pause: Callable[[float], object] = time.sleep,
     seat: Seat | None = None,
-    urgent: Callable[[], bool] | None = None,
+    urgent: Callable[[], bool] = lambda: True,
+    hasten: Callable[[], bool] = lambda: False,
 ) -> OpenShard:
     """A shard, pinned and opened; fetched into the cache if it isn't there.
 
     Its digest has been checked by this process. `next_use`, `pause`, `seat` and `urgent` are ShardCache.ensure's;
-    `pause(0)` is also called as bytes come, so that it can end a download by raising. Where `urgent` says that someone
-    stands still without it, at first or after a while, a large shard, or its rest, comes over several connections.
+    `pause(0)` is also called as bytes come, so that it can end a download by raising. Where `hasten` says so, at first
+    or after a while, a large shard, or its rest, comes over several connections.
     Raises what the store, the cache and the reader raise.
     """
     name = f"{store.url}/{shard_key(shard.digest)}"
 
     def open_stream(start: int) -> Iterator[bytes]:
-        for chunk in _fetched(store, shard, start, lambda: urgent is not None and urgent()):
+        for chunk in _fetched(store, shard, start, hasten):
             pause(0)
             yield chunk
 
@@ -75,7 +76,7 @@ def open_shard(
     for attempt in range(_ATTEMPTS):
         pin = cache.ensure(
             shard.digest, shard.size, open_stream, name=name, next_use=next_use, pause=pause, seat=seat,
-            urgent=urgent or (lambda: True),
+            urgent=urgent,
         )  # fmt: skip
         try:
             reader = ShardReader.open(pin.path, name=name, index=indexes.get(store, shard))
@@ -103,16 +104,16 @@ def open_shard(
     raise AssertionError("unreachable")
 
 
-def _fetched(store: Store, shard: ShardInfo, start: int, urgent: Callable[[], bool]) -> Iterator[bytes]:
-    """From a position on, by one request; where someone comes to stand still without it, the rest by several."""
+def _fetched(store: Store, shard: ShardInfo, start: int, hasten: Callable[[], bool]) -> Iterator[bytes]:
+    """From a position on, by one request; where it comes to be hastened, the rest by several."""
     at = start
     divisible = splits(store, shard)
-    if not (divisible and urgent()):
+    if not (divisible and hasten()):
         with closing(store.stream(shard_key(shard.digest), start)) as chunks:
             for chunk in chunks:
                 yield chunk
                 at += len(chunk)
-                if divisible and shard.size - at > _REST and urgent():
+                if divisible and shard.size - at > _REST and hasten():
                     break
             else:
                 return
@@ -120,7 +121,7 @@ def _fetched(store: Store, shard: ShardInfo, start: int, urgent: Callable[[], bo
 
 
 def _in_pieces(store: Store, shard: ShardInfo, start: int) -> Iterator[bytes]:
-    """By ranges side by side, in order: what has come early waits in memory, at most two pieces a connection.
+    """By ranges side by side, in order: what has come early waits in memory, at most a piece a connection and two.
 
     Who closes it doesn't wait for requests under way: their threads end with them, or with the process.
     """
@@ -142,7 +143,7 @@ def _in_pieces(store: Store, shard: ShardInfo, start: int) -> Iterator[bytes]:
         for at in range(start, shard.size, _PIECE):
             coming.append(Future())
             wanted.put((at, coming[-1]))
-            if len(coming) == 2 * _CONNECTIONS:
+            if len(coming) == _CONNECTIONS + 2:
                 yield coming.popleft().result()
         while coming:
             yield coming.popleft().result()

@@ -25,7 +25,8 @@ from dload.run.entry import Entry
 from dload.run.open_shard import OpenShard, open_shard, splits
 from dload.run.parts import consecutive, scattered
 
-_JOBS = 16  # shards that are fetched side by side at most
+_JOBS = 32  # shards that are fetched side by side at most
+_FEW = 4  # fetches that leave a line to spare
 _PATIENCE = 60.0  # seconds in which other readers of this process may keep what they hold
 _LOOK = 0.02  # seconds until it is looked again whether they do
 _HOLDS = 1.0  # seconds for which an error stands; who asks for the shard later gets another try
@@ -68,6 +69,7 @@ class ShardWindow:
         self._reading: Key | None = None
         self._making_way = False  # for the one that is waited for: nothing else is fetched
         self._started = False  # a shard has come
+        self._busy = 0  # fetches under way
         self._most = _JOBS
         self._threads = 0
         self._idle = 0
@@ -313,6 +315,7 @@ class ShardWindow:
                 entry = self._choose()
                 if entry is not None:
                     entry.busy = True
+                    self._busy += 1
                     return partial(self._bring, entry)
                 if self._hints:
                     return partial(_told, self._hints.popleft())
@@ -333,11 +336,12 @@ class ShardWindow:
         for entry in islice(self._needed.values(), self._ahead + 1):
             if entry.to_fetch:
                 return entry
-        if waited is not None and not self._started and splits(waited.origin.store, waited.info):
-            return None  # the first shard takes all of the line: what comes ahead of it would only delay it
         while self._queue:
-            key = self._queue.popleft()
+            key = self._queue[0]
             entry = self._entries.get(key) or self._entry(key, self._held[key].source.origin, shard_of(self._held[key]))
+            if entry.to_fetch and not self._started and self._busy >= _FEW and splits(entry.origin.store, entry.info):
+                return None  # the first shard is to have most of the line: what comes ahead of it would only delay it
+            self._queue.popleft()
             if entry.to_fetch:
                 return entry
         return None
@@ -348,6 +352,7 @@ class ShardWindow:
             if isinstance(result, CacheFullError | DiskFullError) and self._make_way(entry, result):
                 result = _GivenUpError()
             entry.busy, entry.ended = False, time.monotonic()
+            self._busy -= 1
             if isinstance(result, OpenShard):
                 entry.result, self._started = result, True
             elif entry.key != self._waited_for:
@@ -373,6 +378,7 @@ class ShardWindow:
                 pause=partial(self._pause, entry),
                 seat=entry.seat,
                 urgent=partial(self._is_urgent, entry.key),
+                hasten=partial(self._is_hastened, entry.key),
             )
         except BaseException as error:
             return error
@@ -393,6 +399,11 @@ class ShardWindow:
     def _is_urgent(self, key: Key) -> bool:
         """Whether the consumer stands still, and the read that it is in needs this shard."""
         return self._waited_for is not None and key in self._needed
+
+    def _is_hastened(self, key: Key) -> bool:
+        """Whether a shard should come over several connections: the consumer stands still without it, or without
+        another while all that he is going to need is under way; and the line isn't taken by others."""
+        return self._waited_for is not None and self._busy <= _FEW and (key in self._needed or not self._queue)
 
     def _make_way(self, entry: Entry, error: CacheFullError | DiskFullError) -> bool:
         """No room for a shard. Says whether it is tried again: now, or when the consumer has moved on."""

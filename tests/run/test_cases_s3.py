@@ -256,7 +256,7 @@ def test_a_large_shard_that_someone_waits_for_comes_in_ranges(
         world.proxy.forget()
         world.proxy.clear()
         world.proxy.add(Cut(0.5), method=_GET, key=_SHARDS, times=1)
-        with open_shard(store, cache, shard, urgent=lambda: urgent).pin as pin:  # noqa: B023
+        with open_shard(store, cache, shard, hasten=lambda: urgent).pin as pin:  # noqa: B023
             assert hashlib.sha256(pin.path.read_bytes()).hexdigest() == shard.digest
         assert world.gets() == gets + 1
 
@@ -289,7 +289,7 @@ def test_a_large_shard_that_someone_comes_to_wait_for_goes_on_in_ranges(
         asked.clear()
         came: list[int] = []
         cache = ShardCache(tmp_path / f"cache-{begins_to_wait}-{shard.num_samples}")
-        with open_shard(store, cache, shard, urgent=lambda: len(came) >= begins_to_wait).pin as pin:  # noqa: B023
+        with open_shard(store, cache, shard, hasten=lambda: len(came) >= begins_to_wait).pin as pin:  # noqa: B023
             assert hashlib.sha256(pin.path.read_bytes()).hexdigest() == shard.digest
         assert asked[0] == (0, None) and len(asked) == 1 + ranges + bool(ranges)
         assert not ranges or sorted(start for start, length in asked[1:]) == list(range(5 << 20, shard.size, 1 << 20))
@@ -317,7 +317,7 @@ def test_who_gives_up_a_large_shard_does_not_wait_for_its_ranges(tmp_path: Path)
     store = OnlyTheFirst()
     shard = put_shard(store, made_samples(1, 17, 1 << 20))
     with pytest.raises(NotWantedError):
-        open_shard(store, ShardCache(tmp_path / "cache"), shard, pause=pause, urgent=lambda: True)
+        open_shard(store, ShardCache(tmp_path / "cache"), shard, pause=pause, hasten=lambda: True)
     left = pieces()
     assert left and all(thread.daemon for thread in left)
     gate.set()
