@@ -132,6 +132,7 @@ def _by_place(
                 chunk = [item for item in chunk if item is not HOLE]
             position.start, position.places, position.count = start, places, len(chunk)
             position.items = iter(chunk)
+            del chunk  # what was handed out is gone before more is read, into memory that is still near the processor
             yield position.items
     finally:
         let_go()
@@ -151,6 +152,7 @@ def _one_by_one(
             if item is not HOLE:
                 position.step += position.count
                 position.count, position.items = 1, iter((item,))
+                del item  # as above
                 yield position.items
     finally:
         let_go()
