@@ -23,10 +23,9 @@ from dload.store.base import Store
 # much: at 90 MB/s a connection, 64 MiB take 0.75 s over one and 0.15 s over these (benchmarks/cold.py). So does the
 # rest of one that was begun before someone came to wait for it. Not a small one, which is there soon enough, and none
 # that is fetched ahead, for which it is one request a shard: each costs two milliseconds of the interpreter.
-SPLIT_FROM = 16 << 20
-_PIECE = 8 << 20
-_REST = 2 * _PIECE  # with less to come it stays with its one request
+_SPLIT_FROM = 16 << 20
 _CONNECTIONS = 8
+_LEAST_PIECE, _MOST_PIECE = 2 << 20, 8 << 20  # an eighth of the shard within these
 _ATTEMPTS = 5
 
 
@@ -40,11 +39,6 @@ class OpenShard(NamedTuple):
         """Let both go; `next_use` as in Pin.release."""
         self.reader.close()
         self.pin.release(next_use)
-
-
-def splits(store: Store, shard: ShardInfo) -> bool:
-    """Whether a shard can come over several connections."""
-    return shard.size >= SPLIT_FROM and store.staging is None
 
 
 def open_shard(
@@ -107,17 +101,21 @@ def open_shard(
 def _fetched(store: Store, shard: ShardInfo, start: int, hasten: Callable[[], bool]) -> Iterator[bytes]:
     """From a position on, by one request; where it comes to be hastened, the rest by several."""
     at = start
-    divisible = splits(store, shard)
+    divisible = shard.size >= _SPLIT_FROM and store.staging is None
     if not (divisible and hasten()):
         with closing(store.stream(shard_key(shard.digest), start)) as chunks:
             for chunk in chunks:
                 yield chunk
                 at += len(chunk)
-                if divisible and shard.size - at > _REST and hasten():
+                if divisible and shard.size - at > 2 * _piece(shard) and hasten():  # for less it isn't worth it
                     break
             else:
                 return
     yield from _in_pieces(store, shard, at)
+
+
+def _piece(shard: ShardInfo) -> int:
+    return max(_LEAST_PIECE, min(shard.size // _CONNECTIONS, _MOST_PIECE))
 
 
 def _in_pieces(store: Store, shard: ShardInfo, start: int) -> Iterator[bytes]:
@@ -125,14 +123,14 @@ def _in_pieces(store: Store, shard: ShardInfo, start: int) -> Iterator[bytes]:
 
     Who closes it doesn't wait for requests under way: their threads end with them, or with the process.
     """
-    key = shard_key(shard.digest)
+    key, size = shard_key(shard.digest), _piece(shard)
     wanted: SimpleQueue[tuple[int, Future[bytes]] | None] = SimpleQueue()
 
     def work() -> None:
         while (job := wanted.get()) is not None:
             at, piece = job
             try:
-                piece.set_result(store.get_range(key, at, min(_PIECE, shard.size - at)))
+                piece.set_result(store.get_range(key, at, min(size, shard.size - at)))
             except BaseException as error:
                 piece.set_exception(error)
 
@@ -140,7 +138,7 @@ def _in_pieces(store: Store, shard: ShardInfo, start: int) -> Iterator[bytes]:
         threading.Thread(target=work, name=f"dload-piece-{number}", daemon=True).start()
     coming: deque[Future[bytes]] = deque()
     try:
-        for at in range(start, shard.size, _PIECE):
+        for at in range(start, shard.size, size):
             coming.append(Future())
             wanted.put((at, coming[-1]))
             if len(coming) == _CONNECTIONS + 2:

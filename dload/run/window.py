@@ -22,7 +22,7 @@ from dload.pipeline.sources import Samples
 from dload.run.counters import Tally
 from dload.run.demand import Demand, Key, Origin, Outlook, Pace, key_of, shard_of
 from dload.run.entry import Entry
-from dload.run.open_shard import OpenShard, open_shard, splits
+from dload.run.open_shard import OpenShard, open_shard
 from dload.run.parts import consecutive, scattered
 
 _JOBS = 32  # shards that are fetched side by side at most
@@ -68,7 +68,7 @@ class ShardWindow:
         self._waited_for: Key | None = None
         self._reading: Key | None = None
         self._making_way = False  # for the one that is waited for: nothing else is fetched
-        self._started = False  # a shard has come
+        self._started = False  # the first read is done
         self._busy = 0  # fetches under way
         self._most = _JOBS
         self._threads = 0
@@ -109,6 +109,9 @@ class ShardWindow:
         finally:
             with self._changed:
                 self._needed = {}
+                if not self._started:
+                    self._started = True
+                    self._changed.notify_all()
             for seat in list(self._seats.values()):
                 seat.settled()
 
@@ -339,8 +342,8 @@ class ShardWindow:
         while self._queue:
             key = self._queue[0]
             entry = self._entries.get(key) or self._entry(key, self._held[key].source.origin, shard_of(self._held[key]))
-            if entry.to_fetch and not self._started and self._busy >= _FEW and splits(entry.origin.store, entry.info):
-                return None  # the first shard is to have most of the line: what comes ahead of it would only delay it
+            if entry.to_fetch and not self._started and self._busy >= _FEW:
+                return None  # the first shards are to have the line: what comes ahead of them would only delay them
             self._queue.popleft()
             if entry.to_fetch:
                 return entry
@@ -354,7 +357,7 @@ class ShardWindow:
             entry.busy, entry.ended = False, time.monotonic()
             self._busy -= 1
             if isinstance(result, OpenShard):
-                entry.result, self._started = result, True
+                entry.result = result
             elif entry.key != self._waited_for:
                 entry.parked, entry.failed = True, not isinstance(result, _GivenUpError)
             elif not isinstance(result, _GivenUpError):
@@ -401,9 +404,9 @@ class ShardWindow:
         return self._waited_for is not None and key in self._needed
 
     def _is_hastened(self, key: Key) -> bool:
-        """Whether a shard should come over several connections: the consumer stands still without it, or without
-        another while all that he is going to need is under way; and the line isn't taken by others."""
-        return self._waited_for is not None and self._busy <= _FEW and (key in self._needed or not self._queue)
+        """Whether a shard should come over several connections: the consumer stands still without it; or without
+        another, while all that he is going to need is under way, and that is little."""
+        return self._waited_for is not None and (key in self._needed or (self._busy <= _FEW and not self._queue))
 
     def _make_way(self, entry: Entry, error: CacheFullError | DiskFullError) -> bool:
         """No room for a shard. Says whether it is tried again: now, or when the consumer has moved on."""

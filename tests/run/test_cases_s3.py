@@ -247,7 +247,8 @@ def test_case_c49_what_is_read_from_is_never_deleted(tmp_path: Path) -> None:
 def test_a_large_shard_that_someone_waits_for_comes_in_ranges(
     world: World, tmp_path: Path, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sys.modules["dload.run.open_shard"], "_PIECE", 1 << 20)
+    monkeypatch.setattr(sys.modules["dload.run.open_shard"], "_LEAST_PIECE", 1 << 20)
+    monkeypatch.setattr(sys.modules["dload.run.open_shard"], "_MOST_PIECE", 1 << 20)
     direct = S3Store(*world.place, endpoint_url=s3_server.endpoint_url)
     large, small = (put_shard(direct, made_samples(50 + size, size, 1 << 20)) for size in (17, 15))
     store, cache = world.store(), ShardCache(tmp_path / "cache")
@@ -265,8 +266,8 @@ def test_a_large_shard_that_someone_comes_to_wait_for_goes_on_in_ranges(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """But not its end, for which it isn't worth it."""
-    monkeypatch.setattr(sys.modules["dload.run.open_shard"], "_PIECE", 1 << 20)
-    monkeypatch.setattr(sys.modules["dload.run.open_shard"], "_REST", 2 << 20)
+    monkeypatch.setattr(sys.modules["dload.run.open_shard"], "_LEAST_PIECE", 1 << 20)
+    monkeypatch.setattr(sys.modules["dload.run.open_shard"], "_MOST_PIECE", 1 << 20)
     asked: list[tuple[int, int | None]] = []
 
     class Asked(MemoryStore):

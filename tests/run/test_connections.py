@@ -13,7 +13,6 @@ import pytest
 
 from dload.api.pipeline import Pipeline
 from dload.cache import ShardCache
-from dload.cache.inventory import shard_path
 from dload.manifest import ShardInfo
 from dload.pack import Sample
 from dload.pipeline.sources import Samples
@@ -28,9 +27,8 @@ CHUNK, ROWS = 1000, 16
 @pytest.fixture(autouse=True)
 def small_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
     opening = sys.modules["dload.run.open_shard"]
-    monkeypatch.setattr(opening, "SPLIT_FROM", 8 * CHUNK)
-    monkeypatch.setattr(opening, "_PIECE", 2 * CHUNK)
-    monkeypatch.setattr(opening, "_REST", 4 * CHUNK)
+    monkeypatch.setattr(opening, "_SPLIT_FROM", 8 * CHUNK)
+    monkeypatch.setattr(opening, "_LEAST_PIECE", CHUNK)
 
 
 class Line(MemoryStore):
@@ -95,25 +93,18 @@ def test_few_are_begun_before_the_first_is_there(tmp_path: Path) -> None:
     assert found == line.samples
 
 
-def test_one_that_is_waited_for_is_one_request_while_others_take_the_line(tmp_path: Path) -> None:
+def test_what_is_waited_for_goes_before_what_is_fetched_ahead(tmp_path: Path) -> None:
     line = Line(10)
-    second, others = threading.Event(), threading.Event()
-    line.flows = lambda number: number == 0 or (number == 1 and second.is_set()) or others.is_set()
+    others = threading.Event()
+    line.flows = lambda number: number == 0 or others.is_set()
     with line.pipeline(tmp_path / "cache", 10).iter() as samples:
         assert next(samples) == line.samples[0]
         eventually(lambda: len({*line.begun, *line.ranges}) == 10)
         line.ranges.clear()
-        found: list[list[Sample]] = []
-        reader = threading.Thread(target=lambda: found.extend(samples))
-        reader.start()
-        time.sleep(0.05)  # in which it waits for the second
-        assert line.ranges == []
-        second.set()
-        eventually(lambda: shard_path(tmp_path / "cache", line.shards[1].digest).exists())
-        assert 1 not in line.ranges
+        assert next(samples) == line.samples[1]
+        assert set(line.ranges) == {1}
         others.set()
-        reader.join()
-        assert found == line.samples[1:]
+        assert [*samples] == line.samples[2:]
 
 
 def test_at_the_end_all_that_are_left_are_hastened_by_who_waits_for_one(tmp_path: Path) -> None:
