@@ -24,6 +24,10 @@ class Contents(Protocol):
     @property
     def size(self) -> int: ...
 
+    @property
+    def buffer(self) -> bytes | mmap.mmap | None:
+        """All of them, where they are in memory."""
+
     def cut(self, start: int, end: int) -> bytes:
         """A copy of the bytes from `start` up to `end`."""
 
@@ -54,6 +58,8 @@ class InMemory:
 
 class InFile:
     """A file, open until `close` or until it is forgotten. `name` is for messages."""
+
+    buffer = None
 
     def __init__(self, path: Path, name: str) -> None:
         """Raises OSError."""

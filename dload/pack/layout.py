@@ -178,11 +178,7 @@ class ShardIndex:
 
     def span(self, row: int) -> tuple[int, int]:
         """The offset and length of the bytes that hold all of sample `row` (the length may be 0)."""
-        spans = self._spans(row)
-        if not spans:
-            return 0, 0
-        start = min(spans)  # in format 1 values may have any places
-        return start, max(spans) - start
+        return _extent(self._spans(row))
 
     def _spans(self, row: int) -> array[int]:
         return self.spans[2 * self.first_values[row] : 2 * self.first_values[row + 1]]
@@ -193,13 +189,13 @@ class ShardIndex:
         Raises IntegrityError where they have another length or checksum than the index says, ConfigError where a
         codec's extra is missing.
         """
-        start, length = self.span(row)
+        spans = self._spans(row)
+        start, length = _extent(spans)
         key = self.keys[row]
         if len(stored) != length:
             raise self._mismatch(key, f"{length} bytes", f"{len(stored)}")
         if self.crc is not None and zlib.crc32(stored) != self.crc[row]:
             raise self._mismatch(key, f"crc32 {self.crc[row]:08x}", f"{zlib.crc32(stored):08x}")
-        spans = self._spans(row)
         found = {}
         for name, first, last in zip(self.names(row), spans[::2], spans[1::2], strict=True):
             if fields is None or name in fields:
@@ -270,6 +266,12 @@ class ShardIndex:
             f"sample {key!r} of shard {self.name} is damaged: expected {expected}, got {got}",
             shard=self.name, key=key,
         )  # fmt: skip
+
+
+def _extent(spans: array[int]) -> tuple[int, int]:
+    """The first offset and the length from there to the last; in format 1 values may have any places."""
+    start = min(spans, default=0)
+    return start, max(spans, default=0) - start
 
 
 def _unpack(data: bytes | memoryview, name: str) -> dict[str, Any]:

@@ -190,12 +190,11 @@ class ShardReader:
         """Samples of any rows, value by value. Negative rows count from the end."""
         if not rows:
             return ()
-        index, contents = self.index, self._contents
+        index = self.index
         keys = _picked(index.keys, rows)
         if index.layout is None:
             located = Locator(index.spans, index.layouts[0], fields)
-            buffer = contents.buffer if isinstance(contents, InMemory) else None
-            return self._decoded(self._sliced(keys, located.names, located.samples(rows, buffer)))
+            return self._decoded(self._sliced(keys, located.names, located.samples(rows, self._contents.buffer)))
         numbers = _picked(index.layout, rows)
         located_as = {number: Locator(index.spans, index.layouts[number], fields) for number in set(numbers)}
         firsts = _picked(index.first_values, _picked(range(len(self)), rows))
@@ -210,10 +209,9 @@ class ShardReader:
 
     def _sliced(self, keys: Iterable[str], names: Sequence[str], spans: Iterable[Sequence[int]]) -> Iterable[Sample]:
         """Samples of the same fields, from where the values of each begin and end."""
-        if isinstance(
-            self._contents, InMemory
-        ):  # cut as the sample is built, they need no iterator and no slice object
-            buffer, rows = self._contents.buffer, zip(keys, spans, strict=True)
+        buffer = self._contents.buffer
+        if buffer is not None:  # cut as the sample is built, they need no iterator and no slice object
+            rows = zip(keys, spans, strict=True)
             match names:
                 case [a]:
                     return ((key, {a: buffer[i:j]}) for key, (i, j) in rows)

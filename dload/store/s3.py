@@ -431,7 +431,7 @@ class S3Store:
         config = Config(
             signature_version=None if signed else botocore.UNSIGNED,
             retries={"total_max_attempts": 1, "mode": "standard"},
-            max_pool_connections=4 * self._jobs,  # parts of large files come on top of what the caller does
+            max_pool_connections=4 * self._jobs,  # parts and pieces come on top of what the caller does
             connect_timeout=min(10.0, self._timeout),
             read_timeout=self._timeout,
             request_checksum_calculation="when_required",

@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 import io
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from dload.manifest import Manifest, ShardInfo, ShardList
-from dload.pack import Sample, ShardWriter
+from dload.pack import PackedShard, Sample, ShardWriter
 from dload.repo.keys import shard_key
 from dload.store.base import Store
 
@@ -22,14 +22,20 @@ def made_samples(shard: int, count: int, size: int = 1000) -> list[Sample]:
     ]
 
 
-def put_shard(store: Store, samples: Iterable[Sample]) -> ShardInfo:
-    """Pack samples and put the shard where a repository has it."""
+def packed_shard(samples: Iterable[Sample], codecs: Mapping[str, str] | None = None) -> tuple[bytes, PackedShard]:
+    """The bytes of a shard with these samples, and what its writer says of it."""
     file = io.BytesIO()
-    writer = ShardWriter(file)
+    writer = ShardWriter(file, codecs=codecs)
     for key, fields in samples:
         writer.add(key, fields)
     packed = writer.finish()
-    store.put(shard_key(packed.digest), file.getvalue())
+    return file.getvalue(), packed
+
+
+def put_shard(store: Store, samples: Iterable[Sample]) -> ShardInfo:
+    """Pack samples and put the shard where a repository has it."""
+    data, packed = packed_shard(samples)
+    store.put(shard_key(packed.digest), data)
     return ShardInfo(packed.digest, packed.size, packed.num_samples, packed.index_size)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import struct
 import tracemalloc
 import zlib
@@ -15,7 +14,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from dload.errors import IntegrityError, PackFormatError
-from dload.pack import Sample, ShardIndex, ShardReader, ShardWriter
+from dload.pack import Sample, ShardIndex, ShardReader
+from dload.testing.shards import packed_shard
 
 SAMPLES: list[Sample] = [
     ("first", {"image": b"\x89PNG....", "label": b"7"}),
@@ -26,12 +26,7 @@ SAMPLES: list[Sample] = [
 
 
 def format_2(samples: list[Sample] = SAMPLES, codecs: dict[str, str] | None = None) -> bytes:
-    file = io.BytesIO()
-    writer = ShardWriter(file, codecs=codecs)
-    for key, fields in samples:
-        writer.add(key, fields)
-    writer.finish()
-    return file.getvalue()
+    return packed_shard(samples, codecs)[0]
 
 
 def format_1(samples: list[Sample] = SAMPLES) -> bytes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from array import array
 from pathlib import Path
 from random import Random
@@ -13,19 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dload import randomness
-from dload.pack import Sample, ShardReader, ShardWriter
+from dload.pack import Sample, ShardReader
 from dload.pack.locate import Locator
+from dload.testing.shards import packed_shard
 
 MANY = 40  # more than are looked up one by one
-
-
-def packed(samples: list[Sample]) -> bytes:
-    file = io.BytesIO()
-    writer = ShardWriter(file)
-    for key, fields in samples:
-        writer.add(key, fields)
-    writer.finish()
-    return file.getvalue()
 
 
 def samples_of(width: int, size: int, seed: int) -> list[Sample]:
@@ -60,14 +51,14 @@ def test_any_samples_in_any_order(
     expected = chosen([samples[row] for row in rows], fields)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(randomness, "HAVE_NUMPY", used)
-        assert ShardReader(packed(samples)).read_many(rows, fields) == expected
+        assert ShardReader(packed_shard(samples)[0]).read_many(rows, fields) == expected
 
 
 @pytest.mark.parametrize("size", [700, 50_000])  # of which the one is mapped, the other read from the file
 def test_samples_of_a_file_outlive_it(tmp_path: Path, numpy: bool, size: int) -> None:
     samples = samples_of(2, size, 0)
     path = tmp_path / "shard"
-    path.write_bytes(packed(samples))
+    path.write_bytes(packed_shard(samples)[0])
     rows = Random(1).choices(range(MANY), k=MANY)
     with ShardReader.open(path) as reader:
         found = reader.read_many(rows)
@@ -77,7 +68,7 @@ def test_samples_of_a_file_outlive_it(tmp_path: Path, numpy: bool, size: int) ->
 
 
 def test_rows_that_are_not_there(numpy: bool) -> None:
-    reader = ShardReader(packed(samples_of(2, 10, 0)))
+    reader = ShardReader(packed_shard(samples_of(2, 10, 0))[0])
     for row in (MANY, -MANY - 1):
         with pytest.raises(IndexError):
             reader.read_many([row])

@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dload.errors import ConfigError, DuplicateKeyError, IntegrityError, SampleError
-from dload.pack import MAX_LAYOUTS, PackedShard, Sample, ShardIndex, ShardReader, ShardWriter
+from dload.pack import MAX_LAYOUTS, Sample, ShardIndex, ShardReader, ShardWriter
+from dload.testing.shards import packed_shard
 
 names = st.sampled_from(["image", "label", "text", "α", "json", "mask"])
 sample_lists = st.lists(
@@ -31,15 +32,6 @@ uniform_lists = st.integers(0, 6).flatmap(
 )  # fmt: skip
 
 
-def pack(samples: list[Sample], codecs: dict[str, str] | None = None) -> tuple[bytes, PackedShard]:
-    file = io.BytesIO()
-    writer = ShardWriter(file, codecs=codecs)
-    for key, fields in samples:
-        writer.add(key, fields)
-    packed = writer.finish()
-    return file.getvalue(), packed
-
-
 def chosen(samples: list[Sample], fields: list[str]) -> list[Sample]:
     return [(key, {name: value for name, value in found.items() if name in fields}) for key, found in samples]
 
@@ -54,7 +46,7 @@ def chosen(samples: list[Sample], fields: list[str]) -> list[Sample]:
 def test_samples_come_back(
     samples: list[Sample], codecs: dict[str, str], fields: list[str], data: st.DataObject
 ) -> None:
-    stored, packed = pack(samples, codecs)
+    stored, packed = packed_shard(samples, codecs)
     assert packed.digest == hashlib.sha256(stored).hexdigest()
     assert (packed.size, packed.num_samples) == (len(stored), len(samples))
     everything: dict[str, tuple[int, int]] = {}
@@ -89,7 +81,7 @@ def test_samples_come_back(
 @given(samples=sample_lists | uniform_lists, codecs=st.dictionaries(names, st.just("zstd"), max_size=2))
 def test_ranged_reads_give_the_same(samples: list[Sample], codecs: dict[str, str]) -> None:
     """What the network path does: the footer by one range, a sample's bytes by another."""
-    stored, packed = pack(samples, codecs)
+    stored, packed = packed_shard(samples, codecs)
     needed = ShardIndex.footer_size(stored[-24:], len(stored), "s")
     assert needed == packed.index_size + 24
     index = ShardIndex.from_footer(stored[-needed:], len(stored), "s")
@@ -128,7 +120,7 @@ def descriptors(path: Path) -> int:
 
 @pytest.mark.parametrize("size", [5000, 100_000])  # of which the one is mapped, the other read from the file
 def test_the_reader_keeps_one_descriptor_and_samples_outlive_it(tmp_path: Path, size: int) -> None:
-    stored, _ = pack([("a", {"x": b"1" * size, "y": b"2"})])
+    stored, _ = packed_shard([("a", {"x": b"1" * size, "y": b"2"})])
     path = tmp_path / "shard"
     path.write_bytes(stored)
     reader = ShardReader.open(path)
@@ -151,7 +143,7 @@ def test_the_reader_keeps_one_descriptor_and_samples_outlive_it(tmp_path: Path, 
 def test_a_file_that_has_become_shorter_is_an_error_where_it_is_read(tmp_path: Path) -> None:
     samples = [(f"k{number}", {"x": bytes([number]) * 50_000}) for number in range(4)]
     path = tmp_path / "shard"
-    path.write_bytes(pack(samples)[0])
+    path.write_bytes(packed_shard(samples)[0])
     with ShardReader.open(path) as reader:
         os.truncate(path, 120_000)
         assert reader.read_many([1, 0]) == [samples[1], samples[0]]
@@ -163,7 +155,7 @@ def test_a_read_that_gives_less_is_continued(tmp_path: Path, monkeypatch: pytest
     """As those of 2 GiB and more are."""
     samples = [("a", {"x": bytes(range(256)) * 1000, "y": b"1" * 30_000})]
     path = tmp_path / "shard"
-    path.write_bytes(pack(samples)[0])
+    path.write_bytes(packed_shard(samples)[0])
     real = os.pread
     monkeypatch.setattr(os, "pread", lambda descriptor, size, at: real(descriptor, min(size, 10_000), at))
     with ShardReader.open(path) as reader:
@@ -172,7 +164,7 @@ def test_a_read_that_gives_less_is_continued(tmp_path: Path, monkeypatch: pytest
 
 def test_a_damaged_file_leaves_no_descriptor(tmp_path: Path) -> None:
     path = tmp_path / "shard"
-    for data in (b"", b"short", pack([("a", {"x": b"1"})])[0][:-30] + bytes(30)):
+    for data in (b"", b"short", packed_shard([("a", {"x": b"1"})])[0][:-30] + bytes(30)):
         path.write_bytes(data)
         with pytest.raises(Exception, match=str(path)):
             ShardReader.open(path)
@@ -229,8 +221,8 @@ def test_a_shard_has_at_most_65535_layouts() -> None:
 
 def test_compression_makes_it_smaller_and_is_recorded_only_where_it_is_used() -> None:
     samples = [(f"k{row}", {"text": b"again and " * 500, "n": bytes([row])}) for row in range(3)]
-    raw, _ = pack(samples)
-    small, packed = pack(samples, {"text": "zstd", "absent": "zstd"})
+    raw, _ = packed_shard(samples)
+    small, packed = packed_shard(samples, {"text": "zstd", "absent": "zstd"})
     assert len(small) < len(raw) / 10
     assert packed.fields == {"text": (3, 15_000), "n": (3, 3)}
     assert ShardReader(small).index.codecs == {"text": "zstd"}
@@ -245,10 +237,10 @@ def test_an_unknown_codec_is_refused_before_anything_is_written() -> None:
 def test_checksums_differ_exactly_where_stored_samples_do() -> None:
     samples = [("a", {"x": b"1", "y": b"2"}), ("b", {"x": b"12", "y": b""}), ("c", {"y": b"1", "x": b"2"}),
                ("d", {"x": b"1", "y": b"2"})]  # fmt: skip
-    sums = ShardReader(pack(samples)[0]).index.checksums()
+    sums = ShardReader(packed_shard(samples)[0]).index.checksums()
     assert sums is not None
     assert sums[0] == sums[3]
     assert len(set(sums)) == 3
-    encoded = ShardReader(pack(samples, {"x": "zstd"})[0]).index.checksums()
+    encoded = ShardReader(packed_shard(samples, {"x": "zstd"})[0]).index.checksums()
     assert encoded is not None
     assert not set(sums) & set(encoded)
