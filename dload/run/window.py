@@ -26,7 +26,8 @@ from dload.run.open_shard import OpenShard, open_shard
 from dload.run.parts import consecutive, scattered
 
 _JOBS = 32  # shards that are fetched side by side at most
-_FEW = 4  # fetches that leave a line to spare
+_FEW = 6  # fetches that leave a line to spare
+_STANDSTILL = 1.0  # seconds after which a shard is hastened on any line: its connection may be a slow one
 _PATIENCE = 60.0  # seconds in which other readers of this process may keep what they hold
 _LOOK = 0.02  # seconds until it is looked again whether they do
 _HOLDS = 1.0  # seconds for which an error stands; who asks for the shard later gets another try
@@ -66,6 +67,7 @@ class ShardWindow:
         self._seats: dict[Path, Seat] = {}  # by the folder of the cache
         self._needed: dict[Key, Entry] = {}  # by the read under way, still
         self._waited_for: Key | None = None
+        self._since = 0.0  # when that began
         self._reading: Key | None = None
         self._making_way = False  # for the one that is waited for: nothing else is fetched
         self._started = False  # the first read is done
@@ -202,7 +204,7 @@ class ShardWindow:
         entry.blocked = None
         begin = time.perf_counter()
         try:
-            self._waited_for = entry.key
+            self._waited_for, self._since = entry.key, begin
             self._start_thread()
             self._changed.notify_all()
             while entry.result is None:
@@ -404,9 +406,14 @@ class ShardWindow:
         return self._waited_for is not None and key in self._needed
 
     def _is_hastened(self, key: Key) -> bool:
-        """Whether a shard should come over several connections: the consumer stands still without it; or without
-        another, while all that he is going to need is under way, and that is little."""
-        return self._waited_for is not None and (key in self._needed or (self._busy <= _FEW and not self._queue))
+        """Whether a shard should come over several connections: the consumer stands still without it, or without
+        another while all that he is going to need is under way. A line that many fetches share has nothing to spare:
+        there it is only for whom he has stood still too long."""
+        if self._waited_for is None:
+            return False
+        if self._busy <= _FEW:
+            return key in self._needed or not self._queue
+        return key in self._needed and time.perf_counter() - self._since > _STANDSTILL
 
     def _make_way(self, entry: Entry, error: CacheFullError | DiskFullError) -> bool:
         """No room for a shard. Says whether it is tried again: now, or when the consumer has moved on."""

@@ -15,9 +15,12 @@ from dload.api.pipeline import Pipeline
 from dload.cache import ShardCache
 from dload.manifest import ShardInfo
 from dload.pack import Sample
+from dload.pipeline.node import Run, paths_of
 from dload.pipeline.sources import Samples
 from dload.repo.keys import shard_key
 from dload.run import window
+from dload.run.counters import Tally
+from dload.run.window import ShardWindow
 from dload.store.memory import MemoryStore
 from dload.testing.shards import made_samples, manifest_of, put_shard
 
@@ -93,7 +96,9 @@ def test_few_are_begun_before_the_first_is_there(tmp_path: Path) -> None:
     assert found == line.samples
 
 
-def test_what_is_waited_for_goes_before_what_is_fetched_ahead(tmp_path: Path) -> None:
+def test_on_a_line_that_many_share_only_who_stands_still_too_long_is_hastened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     line = Line(10)
     others = threading.Event()
     line.flows = lambda number: number == 0 or others.is_set()
@@ -101,7 +106,15 @@ def test_what_is_waited_for_goes_before_what_is_fetched_ahead(tmp_path: Path) ->
         assert next(samples) == line.samples[0]
         eventually(lambda: len({*line.begun, *line.ranges}) == 10)
         line.ranges.clear()
-        assert next(samples) == line.samples[1]
+        monkeypatch.setattr(window, "_STANDSTILL", 60.0)
+        found: list[list[Sample]] = []
+        reader = threading.Thread(target=lambda: found.append(next(samples)))
+        reader.start()
+        time.sleep(0.05)  # in which chunks come, none of which is the last
+        assert line.ranges == []
+        monkeypatch.setattr(window, "_STANDSTILL", 0.0)
+        reader.join()
+        assert found == line.samples[1:2]
         assert set(line.ranges) == {1}
         others.set()
         assert [*samples] == line.samples[2:]
@@ -116,13 +129,20 @@ def test_at_the_end_all_that_are_left_are_hastened_by_who_waits_for_one(tmp_path
 
 
 def test_what_is_fetched_ahead_of_someone_who_does_not_wait_is_one_request(tmp_path: Path) -> None:
-    line = Line(3)
-    ahead = threading.Event()
-    line.flows = lambda number: number < 2 or ahead.is_set()
-    with line.pipeline(tmp_path / "cache", 2).iter() as samples:
-        assert [next(samples), next(samples)] == line.samples[:2]
-        eventually(lambda: 2 in line.begun)
-        time.sleep(0.05)  # in which chunks come, and nobody stands still
-        assert 2 not in line.ranges
-        ahead.set()
-        assert [*samples] == line.samples[2:]
+    line = Line(10)
+    early, last = threading.Event(), threading.Event()
+    line.flows = lambda number: number == 0 or (last if number >= 6 else early).is_set()
+    tally = Tally()
+    reading = ShardWindow(10, tally)
+    node = line.pipeline(tmp_path / "cache", 10).node
+    cursor = node.cursor(Run(0, reading, paths=paths_of(node)), (0,))
+    cursor.reset(None)
+    assert next(cursor) == line.samples[0]
+    early.set()
+    eventually(lambda: tally.at_hand() == 5 * ROWS and {6, 7, 8, 9} <= {*line.begun})
+    assert [next(cursor) for _ in range(5)] == line.samples[1:6]
+    time.sleep(0.05)  # in which chunks come, and nobody stands still
+    assert not {6, 7, 8, 9} & {*line.ranges}
+    last.set()
+    assert [*cursor] == line.samples[6:]
+    reading.close()
