@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from dload.importers.folder import Folder
     from dload.manifest import Manifest
     from dload.repo.commit import CommitOptions, Outcome
+    from dload.repo.group import LazySample
     from dload.repo.packing import ShardDone
 
 RULE = """\b
@@ -101,7 +102,7 @@ def write(session: Session, operation: Operation, name: str, source: Source) -> 
         *source.roots, include=source.include, exclude=source.exclude,
         allow_changed=source.allow_changed, force=source.force,
     )  # fmt: skip
-    _refuse_own_folders(session, source.roots, folder)
+    refuse_own_folders(session, source.roots, folder)
     if source.dry_run:
         _show_plan(session, name, folder, options)
         return
@@ -109,14 +110,14 @@ def write(session: Session, operation: Operation, name: str, source: Source) -> 
     show_outcome(session, outcome)
 
 
-def _refuse_own_folders(session: Session, roots: tuple[Path, ...], folder: Folder) -> None:
+def refuse_own_folders(session: Session, roots: Sequence[Path], samples: Iterable[LazySample]) -> None:
     """The store or the cache among the files would make every version hold those before it."""
     for what, place in (("store", Path(session.config.store_url())), ("cache", session.config.cache_dir)):
         for root in roots:
             if not place.resolve().is_relative_to(root.resolve()) or not place.is_dir():
                 continue
             inside = place.resolve().relative_to(root.resolve()).as_posix()
-            if inside == "." or any(sample.key.startswith(f"{inside}/") for sample in folder):
+            if inside == "." or any(sample.key.startswith(f"{inside}/") for sample in samples):
                 ways = f"leave it out with --exclude /{inside}, or keep the files in a folder of their own"
                 raise ConfigError(f"the {what} {place} is in the folder {root} itself", remedy=ways)
 

@@ -44,13 +44,12 @@ class LabelledFolder:
                 f"{files.url} is no folder of this machine, and only such are imported file by file",
                 remedy="download it first, or name the kind of its files with --format",
             )
-        root = files.folder
+        root = self.root = files.folder
         found = metadata or next((name for name in TABLES if (root / name).is_file()), None)
         self.columns: dict[str, Column] = {LABEL: Column("text", "string")} if label_from_folder else {}
         self._label = label_from_folder
         self._extra = self._read(root, found) if found else {}
         self._folder = Folder(root, include=include, exclude=[*exclude, *(["/" + found] if found else [])])
-        self._shown = str(root)
         self._table = found
         self.total = len(self._folder)
 
@@ -84,8 +83,8 @@ class LabelledFolder:
         if left:
             count = "a row names a file that isn't" if len(left) == 1 else f"{len(left):,} rows name files that aren't"
             raise SampleError(
-                f"{self._shown}/{self._table}: {count} there, as {min(left)!r}",
-                remedy=f"paths in {FILE_NAME} are relative to {self._shown}",
+                f"{self.root}/{self._table}: {count} there, as {min(left)!r}",
+                remedy=f"paths in {FILE_NAME} are relative to {self.root}",
             )
 
     def _with_more(self, lazy: LazySample) -> LazySample:
@@ -94,7 +93,7 @@ class LabelledFolder:
             folder = lazy.key.rpartition("/")[0].rpartition("/")[2]
             if not folder:
                 raise SampleError(
-                    f"sample {lazy.key!r} lies in no folder below {self._shown}, so it has no label", key=lazy.key,
+                    f"sample {lazy.key!r} lies in no folder below {self.root}, so it has no label", key=lazy.key,
                     remedy="leave such files out with --exclude, or import without --label-from-folder",
                 )  # fmt: skip
             if LABEL in more:

@@ -91,11 +91,12 @@ def test_the_store_and_the_cache_are_no_data(cli: Cli) -> None:
     cli.files({"x.txt": "1"}, "photos")
     here = ("--store", "store", "--cache-dir", "cache")
     cli.ok("commit", "birds", "--from", "photos", *here)
-    said = cli.fails(2, "commit", "birds", "--from", ".", *here)
-    assert "store is in the folder . itself" in said and "--exclude /store" in said
-    said = cli.fails(2, "commit", "birds", "--from", ".", "--exclude", "/store", *here)
-    assert "cache is in the folder . itself" in said
-    cli.ok("commit", "birds", "--from", ".", "--exclude", "/store", "--exclude", "/cache", *here)
+    for way in (("commit", "birds", "--from", "."), ("import", ".", "birds")):
+        said = cli.fails(2, *way, *here)
+        assert "store is in the folder . itself" in said and "--exclude /store" in said
+        said = cli.fails(2, *way, "--exclude", "/store", *here)
+        assert "cache is in the folder . itself" in said
+        cli.ok(*way, "--exclude", "/store", "--exclude", "/cache", *here)
     assert [sample["key"] for sample in cli.ok("head", "birds", "--json", *here).json()] == ["photos/x"]
 
 

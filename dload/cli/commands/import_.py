@@ -13,7 +13,7 @@ import click
 
 from dload.cli.output import Bar, clean, pairs
 from dload.cli.session import TARGET, Session, Target, plain_name, verb
-from dload.cli.writing import Source, commit_options, show_outcome
+from dload.cli.writing import Source, commit_options, refuse_own_folders, show_outcome
 from dload.sizes import format_size
 
 if TYPE_CHECKING:
@@ -70,6 +70,7 @@ def command(session: Session, source: str, target: Target, kind: str | None, dry
     only what is new. What can't be stored without loss is an error that names the row.
     """
     from dload.importers import open_source
+    from dload.importers.labelled import LabelledFolder
 
     name = plain_name(target, "import")
     settings = {key: given.pop(key) for key in ("recipe", "meta", "shard_size", "message", "workers", "expect",
@@ -81,6 +82,8 @@ def command(session: Session, source: str, target: Target, kind: str | None, dry
     )  # fmt: skip
     commit = commit_options(options)
     importer = open_source(source, kind, endpoint_url=session.config.endpoint_url, **given)
+    if isinstance(importer, LabelledFolder):
+        refuse_own_folders(session, [importer.root], importer)
     if dry_run:
         _show(session, source, importer)
         return
