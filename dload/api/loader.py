@@ -157,7 +157,7 @@ class StepLoader(ABC):
         weren't whole, where an epoch ended); `unscanned_rows` of this epoch are still to come (None: nobody knows).
         On their way: `raw_queue_depth` (samples that are here and weren't read) and `prefetch_queue_depth` (rows that
         are ready). Left out by on_error: `rows_skipped` (with those before the state that was loaded) and `skipped`,
-        the first of them, each with its node, data set, key and error.
+        the first of them, each once, with its node, data set, key and error.
         Time: `wait_time` (the consumer waited), `consumer_time` (it did something else), `fetch_time` (builders stood
         still for shards), `transform_time` (they did something else). Read: `bytes_loaded`, about, and `sources`, by
         data set. The caches: `cache_hits`, `cache_misses`, `evictions`, `downloads` and `bytes_downloaded`.

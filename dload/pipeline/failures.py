@@ -105,7 +105,7 @@ class Failures:
         self.rows = 0
         """How many elements were left out."""
         self.listed: list[dict[str, str]] = []
-        """Of the first: the node, the data set, the element's key, the error."""
+        """Of the first, each once: the node, the data set, the element's key, the error."""
         self.streaks: dict[str, int] = {}
         """Failures in a row, by the node's path."""
         self._passes: dict[Hashable, int] = {}  # how far a pass has come, as to what it leaves out
@@ -132,7 +132,9 @@ class Failures:
         """One more was left out."""
         self.rows += 1
         if len(self.listed) < _LISTED:
-            self.listed.append({"node": node, "data": data, "key": key, "error": said(error)})
+            entry = {"node": node, "data": data, "key": key, "error": said(error)}
+            if entry not in self.listed:
+                self.listed.append(entry)
 
 
 class Guard:

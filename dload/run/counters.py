@@ -103,7 +103,8 @@ class Counters:
         sums = [sum(figures) for figures in zip(*rows, strict=True)]
         found: dict[str, Any] = {name: _plain(name, value) for name, value in zip(_FIGURES, sums, strict=False)}
         found["raw_queue_depth"] = int(sums[_AT_HAND])
-        found["skipped"] = [entry for builder in range(self._builders) for entry in self._listed(builder)]
+        listed = [entry for builder in range(self._builders) for entry in self._listed(builder)]
+        found["skipped"] = list({tuple(entry.items()): entry for entry in listed}.values())  # each once
         pairs = iter(sums[_AT_HAND + 1 :])
         found["sources"] = {
             name: {"rows_read": int(rows_read), "bytes_loaded": int(size)}

@@ -82,7 +82,7 @@ def test_the_parent_sees_what_its_processes_count(method: str | None) -> None:
             assert process.exitcode == 0
     found = counters.read()
     keys = sorted(entry["key"] for entry in found.pop("skipped"))
-    assert keys == sorted([f"k{builder}.{number}" for builder in range(2) for number in range(5)] * 2)
+    assert keys == sorted([f"k{builder}.{number}" for builder in range(2) for number in range(5)])
     assert found == EXPECTED
 
 
@@ -141,7 +141,9 @@ def test_a_loader_counts_what_it_does(repo: Repository, kind: str) -> None:
         assert stats["consumed_rows"] + stats["holes"] == rows
         assert stats["rows_skipped"] == stats["holes"] > 0
         assert {entry["error"] for entry in stats["skipped"]} == {"ValueError: no sevens"}
-        assert len(stats["skipped"]) == min(stats["rows_skipped"], 200)
+        listed = [tuple(entry.values()) for entry in stats["skipped"]]
+        assert listed
+        assert len({*listed}) == len(listed) <= stats["rows_skipped"], "what an epoch repeats is listed once"
         read = {name: figures["rows_read"] for name, figures in stats["sources"].items()}
         assert rows <= sum(read.values()) <= rows + epoch * 40
         assert read["speech"] > 3 * read["noise"]
