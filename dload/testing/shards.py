@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import random
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from dload.manifest import Manifest, ShardInfo, ShardList
 from dload.pack import PackedShard, Sample, ShardWriter
@@ -19,6 +19,14 @@ def made_samples(shard: int, count: int, size: int = 1000) -> list[Sample]:
     return [
         (f"shard{shard}/sample{number}", {"image": rng.randbytes(size), "label": str(number).encode()})
         for number in range(count)
+    ]
+
+
+def with_fields(samples: Iterable[Sample], fields: Collection[str] | None) -> list[Sample]:
+    """The same samples with these fields only; None is all."""
+    return [
+        (key, {name: value for name, value in found.items() if fields is None or name in fields})
+        for key, found in samples
     ]
 
 

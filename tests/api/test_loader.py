@@ -6,7 +6,6 @@ import json
 import logging
 import random
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from dload.cache import ShardCache
 from dload.errors import ConfigError, InfeasiblePipelineError
 from dload.pack import Sample
 from dload.store.memory import MemoryStore
+from dload.testing.waiting import eventually
 
 
 def key_of(sample: Sample) -> str:
@@ -507,10 +507,7 @@ def test_what_was_built_ahead_does_not_count(repo: Repository) -> None:
     loader = Loader(dload.from_iterable(list(range(40))).tap(built.append), 4)
     iterator = iter(loader)
     next(iterator)
-    deadline = time.monotonic() + 10
-    while len(built) < 8 and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert len(built) >= 8
+    eventually(lambda: len(built) >= 8)
     assert loader.state_dict()["step"] == 1
     loader.close()
     assert next(iterator, None) is None
@@ -525,10 +522,7 @@ def test_threads_end_with_the_iterator(repo: Repository) -> None:
     loader = Loader(KINDS["shuffled"](repo), 8)
     for _ in loader:
         break
-    deadline = time.monotonic() + 10
-    while running() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert not running()
+    eventually(lambda: not running())
 
 
 def test_holes_keep_their_slots_and_are_counted() -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from dload import randomness
 from dload.pack import Sample, ShardReader
 from dload.pack.locate import Locator
-from dload.testing.shards import packed_shard
+from dload.testing.shards import packed_shard, with_fields
 
 MANY = 40  # more than are looked up one by one
 
@@ -25,13 +25,6 @@ def samples_of(width: int, size: int, seed: int) -> list[Sample]:
     sizes = [0, 1, size, 2 * size, 40 * size if random.random() < 0.3 else size]
     return [
         (f"k{row}", {f"f{at}": random.randbytes(random.choice(sizes)) for at in range(width)}) for row in range(MANY)
-    ]
-
-
-def chosen(samples: list[Sample], fields: list[str] | None) -> list[Sample]:
-    return [
-        (key, {name: value for name, value in found.items() if fields is None or name in fields})
-        for key, found in samples
     ]
 
 
@@ -48,7 +41,7 @@ def test_any_samples_in_any_order(
     used: bool, width: int, size: int, seed: int, rows: list[int], fields: list[str] | None
 ) -> None:
     samples = samples_of(width, size, seed)
-    expected = chosen([samples[row] for row in rows], fields)
+    expected = with_fields([samples[row] for row in rows], fields)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(randomness, "HAVE_NUMPY", used)
         assert ShardReader(packed_shard(samples)[0]).read_many(rows, fields) == expected
@@ -87,7 +80,7 @@ def test_values_that_lie_anywhere(numpy: bool) -> None:
     ]
     rows = Random(1).sample(range(MANY), MANY)
     assert reader.read_many(rows) == [expected[row] for row in rows]
-    assert reader.read_many(rows, ["y"]) == chosen([expected[row] for row in rows], ["y"])
+    assert reader.read_many(rows, ["y"]) == with_fields([expected[row] for row in rows], ["y"])
 
 
 def test_offsets_beyond_four_gigabytes(numpy: bool) -> None:

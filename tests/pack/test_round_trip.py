@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from dload.errors import ConfigError, DuplicateKeyError, IntegrityError, SampleError
 from dload.pack import MAX_LAYOUTS, Sample, ShardIndex, ShardReader, ShardWriter
-from dload.testing.shards import packed_shard
+from dload.testing.shards import packed_shard, with_fields
 
 names = st.sampled_from(["image", "label", "text", "α", "json", "mask"])
 sample_lists = st.lists(
@@ -30,10 +30,6 @@ uniform_lists = st.integers(0, 6).flatmap(
         max_size=12, unique_by=lambda sample: sample[0],
     )
 )  # fmt: skip
-
-
-def chosen(samples: list[Sample], fields: list[str]) -> list[Sample]:
-    return [(key, {name: value for name, value in found.items() if name in fields}) for key, found in samples]
 
 
 @settings(max_examples=150, deadline=None)
@@ -61,7 +57,7 @@ def test_samples_come_back(
     assert reader.keys == [key for key, _ in samples]
     assert list(reader) == samples
     assert [list(found) for _, found in reader] == [list(found) for _, found in samples]
-    assert list(reader.samples(fields)) == chosen(samples, fields)
+    assert list(reader.samples(fields)) == with_fields(samples, fields)
     start = data.draw(st.integers(0, len(samples)))
     stop = data.draw(st.integers(0, len(samples)))
     assert list(reader.samples(start=start, stop=stop)) == samples[start:stop]
@@ -69,11 +65,11 @@ def test_samples_come_back(
     assert reader[::-1] == samples[::-1]
     rows = data.draw(st.lists(st.integers(-len(samples), len(samples) - 1), max_size=8)) if samples else []
     assert reader.read_many(rows) == [samples[row] for row in rows]
-    assert reader.read_many(rows, fields) == chosen([samples[row] for row in rows], fields)
+    assert reader.read_many(rows, fields) == with_fields([samples[row] for row in rows], fields)
     for row, (key, found) in enumerate(samples):
         assert reader[row] == reader[row - len(samples)] == (key, found)
         assert reader[key] == found
-        assert reader.read(row, fields) == (key, chosen(samples, fields)[row][1])
+        assert reader.read(row, fields) == (key, with_fields(samples, fields)[row][1])
         reader.check(row)
 
 
@@ -89,7 +85,7 @@ def test_ranged_reads_give_the_same(samples: list[Sample], codecs: dict[str, str
     for row, (key, found) in enumerate(samples):
         start, length = index.span(index.row(key))
         assert index.decode(row, stored[start : start + length]) == found
-        assert index.decode(row, stored[start : start + length], ["text"]) == chosen(samples, ["text"])[row][1]
+        assert index.decode(row, stored[start : start + length], ["text"]) == with_fields(samples, ["text"])[row][1]
 
 
 def test_many_samples_of_all_sizes(tmp_path: Path) -> None:
@@ -108,7 +104,7 @@ def test_many_samples_of_all_sizes(tmp_path: Path) -> None:
         assert packed.digest == hashlib.sha256(path.read_bytes()).hexdigest()
         with ShardReader.open(path) as reader:
             assert list(reader) == given_samples
-            assert list(reader.samples(["b"])) == chosen(given_samples, ["b"])
+            assert list(reader.samples(["b"])) == with_fields(given_samples, ["b"])
             assert list(reader.samples(start=100, stop=333)) == given_samples[100:333]
             shuffled = random.sample(range(400), 400)
             assert reader.read_many(shuffled) == [given_samples[row] for row in shuffled]

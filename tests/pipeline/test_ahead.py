@@ -28,6 +28,7 @@ from dload.pipeline.promises import ClosedError, Lazy, Pool, settled
 from dload.pipeline.sources import Sequenced
 from dload.run.steps import StepReader
 from dload.testing.pipelines import Streamed, elements, made_source, make_run, top_cursor
+from dload.testing.waiting import eventually
 from tests.pipeline.test_random_pipelines import EVERY, MOST, Recipe, buildable, failing, label, recipes
 
 TIERS: dict[str, Callable[[Node], Node]] = {"index": lambda node: node, "stream": Streamed}
@@ -37,19 +38,13 @@ def workers() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name.startswith("dload-map")]
 
 
-def wait_until(true: Callable[[], bool]) -> None:
-    """As long as it takes; the suite's timeout is the limit."""
-    while not true():
-        time.sleep(0.001)
-
-
 @pytest.fixture(autouse=True)
 def _no_thread_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
     before = request.session.testsfailed
     yield
     gc.collect()
     if request.session.testsfailed == before:  # else what failed may hold some
-        wait_until(lambda: not workers())
+        eventually(lambda: not workers())
 
 
 # ---- the same as without threads
@@ -162,7 +157,7 @@ def test_work_goes_on_while_the_consumer_is_busy() -> None:
         cursor = top_cursor(node, run, (0,))
         cursor.reset(None)
         next(cursor)
-        wait_until(lambda: len(done) >= 4)
+        eventually(lambda: len(done) >= 4)
         run.workers.close()
 
 
@@ -173,7 +168,7 @@ def test_batches_above_are_worked_on_ahead_too() -> None:
     cursor = top_cursor(node, run, (0,))
     cursor.reset(None)
     assert next(cursor) == list(range(10))
-    wait_until(lambda: len(done) == 20)
+    eventually(lambda: len(done) == 20)
     assert [next(cursor) for _ in range(9)] == [list(range(first, first + 10)) for first in range(10, 100, 10)]
     run.workers.close()
 
@@ -190,7 +185,7 @@ def test_lanes_share_the_threads() -> None:
         assert sorted(row for step in rows for row in step) == list(range(96))
         assert len(workers()) == 2
         reader.close()
-        wait_until(lambda: not workers())
+        eventually(lambda: not workers())
 
 
 # ---- errors
@@ -281,7 +276,7 @@ def test_threads_end_with_the_iterator(pipe: str) -> None:
                 raise KeyError
         del iterator
         gc.collect()
-        wait_until(lambda: not workers())
+        eventually(lambda: not workers())
 
 
 @pytest.mark.parametrize("pipe", PIPES)
@@ -298,7 +293,7 @@ def test_threads_end_with_the_loader(pipe: str, threads: int) -> None:
         else:
             del iterator, loader
             gc.collect()
-        wait_until(lambda: not workers())
+        eventually(lambda: not workers())
 
 
 def went_through(iterator: Iterator[Any], errors: list[BaseException]) -> None:
@@ -321,7 +316,7 @@ def test_closing_ends_a_wait() -> None:
         errors: list[BaseException] = []
         waiting = threading.Thread(target=went_through, args=(iterator, errors))
         waiting.start()
-        wait_until(lambda: len(workers()) == 1)
+        eventually(lambda: len(workers()) == 1)
         try:
             iterator.close()
         finally:
@@ -335,7 +330,7 @@ def test_a_pool() -> None:
     pool = Pool(2, "map")
     go_on = threading.Event()
     running = [pool.submit(go_on.wait) for _ in range(2)]
-    wait_until(lambda: len(workers()) == 2)
+    eventually(lambda: len(workers()) == 2)
     time.sleep(0)
     waiting = pool.submit(int, "3")
     pool.close()

@@ -9,7 +9,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -29,6 +28,7 @@ from dload.store.base import Store
 from dload.store.faulty import Faulty
 from dload.store.local import FolderStore
 from dload.testing import invariants
+from dload.testing.waiting import eventually
 
 CALLS: list[str] = []
 SAMPLES = [(f"k{i:03}", {"x": f"{i % 10}".encode() * 50}) for i in range(200)]
@@ -352,15 +352,10 @@ def test_one_that_was_killed_goes_on(machines: tuple[Machines, Repository], work
     many, repo = machines
     many.go()
     process = many.start("one", workers=workers, slow=0.02)
-    deadline = time.monotonic() + 60
-    while len(many.called()) < 120 and time.monotonic() < deadline:
-        time.sleep(0.01)
+    eventually(lambda: len(many.called()) >= 120)
     process.send_signal(signal.SIGKILL)
     process.communicate()
-    deadline = time.monotonic() + 30
-    while alive(many.folder) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert not alive(many.folder), "its workers end with it"
+    eventually(lambda: not alive(many.folder))  # its workers end with it
     before = many.called()
     assert 100 <= len(before) < 200
     assert list(repo.store.list(keys.derived_prefix("loud"))) == []

@@ -23,6 +23,7 @@ from dload.run.counters import Tally
 from dload.run.window import ShardWindow
 from dload.store.memory import MemoryStore
 from dload.testing.shards import made_samples, manifest_of, put_shard
+from dload.testing.waiting import eventually
 
 CHUNK, ROWS = 1000, 16
 
@@ -71,11 +72,6 @@ class Line(MemoryStore):
         origin = SimpleNamespace(store=self, cache=ShardCache(cache))
         samples = Pipeline(Samples(manifest_of(self.shards), origin, None, prefetch))
         return samples.batch(ROWS).tap(lambda _: time.sleep(0.01))
-
-
-def eventually(condition: Callable[[], bool]) -> None:
-    while not condition():
-        time.sleep(0.002)
 
 
 def test_few_are_begun_before_the_first_is_there(tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ import os
 import pickle
 import random
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -23,6 +22,7 @@ from dload.pack import Sample
 from dload.store.base import Store
 from dload.store.faulty import Faulty
 from dload.store.local import FolderStore
+from dload.testing.waiting import eventually
 
 COUNT = 6_000
 SHARD = 10_000
@@ -54,13 +54,6 @@ def repo(folder: Path, tmp_path: Path) -> Repository:
 
 def threads() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name.startswith("dload-fetch")]
-
-
-def wait_until_no_threads() -> None:
-    deadline = time.monotonic() + 10
-    while threads() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert not threads()
 
 
 def small_budget(folder: Path, tmp_path: Path) -> int:
@@ -204,7 +197,7 @@ def test_case_c60_any_prefetch_works(folder: Path, tmp_path: Path, ahead: int) -
     pipe = repo.dataset("speech").samples(prefetch=ahead)
     assert list(pipe) == samples()
     assert list(pipe.shuffle(200, seed=1).prefetch(ahead)) != samples()
-    wait_until_no_threads()
+    eventually(lambda: not threads())
 
 
 @pytest.mark.parametrize("buffer_size", [1, 150])
@@ -292,7 +285,7 @@ def test_an_iterator_that_ends_lets_go_of_pins_threads_and_files(
         iterator.close()
     del iterator
     gc.collect()
-    wait_until_no_threads()
+    eventually(lambda: not threads())
     assert not repo.cache.status().pinned
     assert open_files() <= before + 1
 
@@ -329,7 +322,7 @@ def test_an_error_of_a_fetch_comes_out_with_its_own_traceback(folder: Path, tmp_
     with pytest.raises(RemoteError, match="no such luck") as caught:
         list(repo.dataset("speech").samples())
     assert "open_shard" in "".join(str(entry) for entry in caught.traceback)
-    wait_until_no_threads()
+    eventually(lambda: not threads())
 
 
 def test_a_damaged_store_is_told_and_not_decoded(folder: Path, tmp_path: Path) -> None:

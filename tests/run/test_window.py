@@ -13,7 +13,7 @@ import threading
 import time
 import traceback
 import tracemalloc
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, suppress
 from itertools import islice
 from pathlib import Path
@@ -35,12 +35,7 @@ from dload.run.window import ShardWindow
 from dload.store.faulty import Call
 from dload.store.local import FolderStore
 from dload.testing.shards import made_samples, manifest_of, put_shard
-
-
-def eventually(condition: Callable[[], bool]) -> None:
-    """Wait for what other threads are about to do; the suite's time limit ends a wait in vain."""
-    while not condition():
-        time.sleep(0.005)
+from dload.testing.waiting import eventually
 
 
 def fetch_threads() -> list[threading.Thread]:
@@ -312,6 +307,7 @@ from dload.pipeline.sources import Samples
 from dload.run import fetch_shards
 from dload.store.memory import MemoryStore
 from dload.testing.shards import made_samples, manifest_of, put_shard
+from dload.testing.waiting import eventually
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
 store = MemoryStore()
 manifest = manifest_of([put_shard(store, made_samples(number, 2)) for number in range(100)])
@@ -406,6 +402,7 @@ from dload.pipeline.sources import Samples
 from dload.store.faulty import Faulty
 from dload.store.memory import MemoryStore
 from dload.testing.shards import made_samples, manifest_of, put_shard
+from dload.testing.waiting import eventually
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's job in the background is born deaf to it
 store = Faulty(MemoryStore())
 manifest = manifest_of([put_shard(store, made_samples(number, 2)) for number in range(3)])
