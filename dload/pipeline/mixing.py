@@ -26,6 +26,7 @@ STAGE_ROWS = 1 << 16  # of a schedule that is a function
 _M = 1 << 64
 _STEP = 0x9E3779B97F4A7C15
 _LANES = 1024  # of which counts are kept
+_FOUND = 1 << 14  # rows whose places are kept: each pass asks several times for the same ones
 _NEAR = 64  # rows: no share is further off than this
 _LOOKED_AT = 1 << 32  # rows of a schedule that is a function: what doesn't end within so many is taken to have no end
 
@@ -191,6 +192,8 @@ class Weave:
         self._known: int | None = 0  # rows below have their stages; None: all have
         self._next: tuple[int, list[int]] = (-1, [])
         self._lane_counts: dict[tuple[Lane, int], list[int]] = {}
+        self._found: dict[tuple[int, int], int] = {}  # (child, row of it) -> row
+        self._drawn: dict[tuple[int, int], int] = {}  # (child, length) -> rows
 
     # ---- stages
     @property
@@ -340,7 +343,13 @@ class Weave:
         end = self._stages[number + 1].first if number + 1 < len(self._stages) else self._known
         if self.length is not None:
             end = self.length if end is None else min(end, self.length)
-        row = self._row_in(self._stages[number], i, d, end)
+        row = self._found.get((i, d))
+        if row is None:
+            row = self._row_in(self._stages[number], i, d, end)
+            if end is None or row < end:
+                while len(self._found) >= _FOUND:
+                    del self._found[next(iter(self._found))]
+                self._found[i, d] = row
         return row if end is None or row < end else None
 
     def _row_in(self, stage: _Stage, i: int, d: int, end: int | None = None) -> int:
@@ -368,7 +377,9 @@ class Weave:
     def draws(self, i: int) -> int | None:
         """How many rows child i gives in all; None where that has no end or isn't known."""
         if self.length is not None:
-            return self.count(i, self.length)
+            if (i, self.length) not in self._drawn:
+                self._drawn[i, self.length] = self.count(i, self.length)
+            return self._drawn[i, self.length]
         last = self._stages[-1] if self._stages else None
         return last.before[i] if last is not None and self._known is None and not last.draws_from(i) else None
 

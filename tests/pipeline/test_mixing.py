@@ -14,6 +14,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from dload.errors import ConfigError
+from dload.pipeline import mixing
 from dload.pipeline.lanes import Grid, Lane
 from dload.pipeline.mixing import (
     STAGE_ROWS,
@@ -402,6 +403,18 @@ def test_positions_of_hold_exactly_the_draws(data: st.DataObject, weights: list[
         b = data.draw(st.integers(a, length + 5))
         places = [row for row, (j, d) in enumerate(rows) if j == i and a <= d < b]
         assert mix.positions_of(i, a, b) == ((places[0], places[-1] + 1) if places else (0, 0))
+
+
+def test_what_was_found_is_kept_within_bounds_and_the_same_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    weights, lengths = [3, 1, 2], [50, 40, 30]
+    asked = [(i, d) for i, length in enumerate(lengths) for d in range(length)]
+    fresh = [until_first(weights, lengths, 5).row_of(i, d) for i, d in asked]
+    assert None in fresh and 0 in fresh
+    monkeypatch.setattr(mixing, "_FOUND", 16)
+    weave = until_first(weights, lengths, 5)
+    for step in (1, -1, 1):
+        assert [weave.row_of(i, d) for i, d in asked[::step]] == fresh[::step]
+        assert len(weave._found) <= 16
 
 
 @settings(max_examples=25, deadline=None)
