@@ -19,6 +19,7 @@ from .peers.samples import Spec, expected
 
 BUCKET = "open-to-all"  # the server lets anyone read it: WebDataset comes by plain HTTP
 TIMEOUT = 180.0  # of one question
+_MANY = {"dload_now", "dload_ml"}  # systems in whose stores there are many data sets
 
 
 class Stage:
@@ -71,12 +72,13 @@ class Stage:
 
     # ---- places
     def place(self, system: str, data: str, shard: int, window: int, *, remote: bool = False, number: int = 0) -> Place:
-        """Where a system has a data set; dload-ml has all in the bucket. `number`: of one of many sources."""
-        name = f"{data}-{number}"
+        """Where a system has a data set; dload-ml has all in the bucket. `number`: of one of many sources, which are
+        data sets of one store where a store has many."""
+        name = data if system in _MANY else f"{data}-{number}"
         folder, cache = (self.folder / "of" / system / kind / name for kind in ("data", "cache"))
         for each in (folder, cache):
             each.mkdir(parents=True, exist_ok=True)
-        place = Place(str(folder), str(cache), shard=shard, window=window)
+        place = Place(str(folder), str(cache), name=f"source{number}", shard=shard, window=window)
         if not remote and system != "dload_ml":
             return place
         endpoint = self.server.endpoint_url
@@ -102,7 +104,7 @@ class Stage:
     # ---- data
     def write(self, child: Child, data: str, place: Place, spec: Spec, tries: int = 1) -> None:
         """Have the data set written, once."""
-        key = (child.system, f"{data} {place.prefix} {place.folder}")
+        key = (child.system, f"{data} {place.prefix} {place.folder} {place.name}")
         if key not in self._written:
             child.ask("write", TIMEOUT * tries, place=asdict(place), spec=asdict(spec))
             self._written.add(key)

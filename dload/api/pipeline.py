@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast, overload
 
+from dload.cache import Budget
 from dload.errors import ConfigError, InfeasiblePipelineError
 from dload.pipeline import combine, elementwise, group, reorder, sources
 from dload.pipeline.failures import on_error_given
@@ -388,14 +389,19 @@ NOTHING = _Nothing()
 
 
 def cache_limits() -> Callable[[sources.Samples], CacheLimit]:
-    """What says how much room for shards a source's cache has. Reads each cache's directory once."""
+    """What says how much room for shards a source's cache has. Reads each directory once, however many repositories
+    have it as their cache."""
+    limits: dict[tuple[Path, Budget], CacheLimit] = {}
 
-    @functools.cache
-    def limit_of(cache: Any) -> CacheLimit:
-        budget, room = cache.budget, cache.room_for_shards()
-        return CacheLimit(f"the cache {cache.root}", room, 0 if room is None else budget - room)
+    def limit_of(source: sources.Samples) -> CacheLimit:
+        cache = source.origin.cache
+        place = cache.root, cache.asked_budget
+        if place not in limits:
+            budget, room = cache.budget, cache.room_for_shards()
+            limits[place] = CacheLimit(f"the cache {cache.root}", room, 0 if room is None else budget - room)
+        return limits[place]
 
-    return lambda source: limit_of(source.origin.cache)
+    return limit_of
 
 
 def _chain(node: Node) -> Iterator[str]:

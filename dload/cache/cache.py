@@ -69,6 +69,11 @@ class ShardCache:
         self._counters = Counters()
 
     @property
+    def asked_budget(self) -> Budget:
+        """As it was given."""
+        return self._budget
+
+    @property
     def budget(self) -> int | None:
         """Bytes, None for unlimited; for "auto" what that comes to now (reads the directory)."""
         stored = sum(entry.stored for entry in scan(self.root)) if self._budget == "auto" else 0
@@ -371,7 +376,10 @@ class ShardCache:
         return sum(entry.size for entry in self._shards())
 
     def room_for_shards(self) -> int | None:
-        """How many bytes of shards the budget can hold beside manifests and the cache's own files; None: any."""
+        """How many bytes of shards the budget can hold beside manifests and the cache's own files; None: any. Reads the
+        directory where there is a budget."""
+        if self._budget is None:
+            return None
         entries = scan(self._here)
         limit = allowed(self._budget, self._here, sum(entry.stored for entry in entries))
         beside = unfurnished(self._here) + sum(entry.size for entry in entries if entry.kind in ("manifest", "other"))

@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from itertools import islice
+from pathlib import Path
 from typing import Protocol
 
 from dload.cache import ShardCache
@@ -111,15 +112,15 @@ class Outlook:
 
     def tell(self, place: int, pace: float) -> None:
         """Tell the caches in how many seconds shards are needed, from this place on at so many seconds a place."""
-        uses: dict[int, tuple[ShardCache, dict[str, float]]] = {}
+        uses: dict[Path, tuple[ShardCache, list[tuple[str, float]]]] = {}  # by the folder: several caches may have one
         for key in self._first[0] | self._first[1]:
             first = self._first[0].get(key, -1)
             distance = first - place if first >= place else self.distance(key, place)
             if distance is not None:
                 cache = self._origins[key[0]].cache
-                uses.setdefault(id(cache), (cache, {}))[1][key[1]] = distance * pace
+                uses.setdefault(cache.root, (cache, []))[1].append((key[1], distance * pace))
         for cache, seconds in uses.values():
-            cache.expect(seconds.items())
+            cache.expect(seconds)
 
 
 def _passes(later: Callable[[int], Iterator[Need]]) -> Iterator[tuple[int, Need]]:

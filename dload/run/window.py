@@ -205,7 +205,7 @@ class ShardWindow:
         begin = time.perf_counter()
         try:
             self._waited_for, self._since = entry.key, begin
-            self._start_thread()
+            self._begin_work()
             self._changed.notify_all()
             while entry.result is None:
                 if self._closed or self._failure is not None:
@@ -249,7 +249,7 @@ class ShardWindow:
             if not entry.busy and not self._is_wanted(key):
                 del self._entries[key]
                 entry.dispose(self._next_use(key))
-        self._start_thread()
+        self._begin_work()
         self._changed.notify_all()
 
     def _is_wanted(self, key: Key) -> bool:
@@ -287,8 +287,14 @@ class ShardWindow:
         with self._changed:
             if not self._closed:
                 self._hints.append(hint)
-                self._start_thread()
+                self._begin_work()
                 self._changed.notify_all()
+
+    def _begin_work(self) -> None:
+        """See to it that there is a thread. It starts another where it comes to something slow: what is there already
+        one thread opens faster than several."""
+        if not self._threads:
+            self._start_thread()
 
     # ---- called by the threads
     def _start_thread(self) -> None:
@@ -393,7 +399,7 @@ class ShardWindow:
         give up what isn't wanted."""
         key = entry.key
         with self._changed:
-            self._start_thread()  # for the next shard. What is there already one thread opens faster than several
+            self._start_thread()  # for the next shard
             if seconds and key == self._waited_for:
                 self._drop(but=entry.seat)  # who waits for room in one cache mustn't hold any in another
             if seconds and not self._closed and not self._making_way:

@@ -7,7 +7,9 @@ import json
 import os
 import pickle
 import random
+import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,6 +21,9 @@ from dload.api.pipeline import Pipeline
 from dload.cache import ShardCache
 from dload.errors import InfeasiblePipelineError, IntegrityError, RemoteError
 from dload.pack import Sample
+from dload.pipeline.node import Need
+from dload.pipeline.sources import Samples
+from dload.run.demand import Outlook
 from dload.store.base import Store
 from dload.store.faulty import Faulty
 from dload.store.local import FolderStore
@@ -378,3 +383,53 @@ def test_batches_kept_past_eviction_stay_what_they_were(folder: Path, tmp_path: 
     repo = open_repo(folder, tmp_path / "cache", small_budget(folder, tmp_path))
     kept = list(repo.dataset("speech").samples().batch(50))
     assert [sample for batch in kept for sample in batch] == samples()
+
+
+# ---- several repositories with one cache
+def test_a_plan_looks_once_into_the_cache_of_several_repositories(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[Path] = []
+    module = sys.modules["dload.cache.cache"]
+    scan = module.scan
+    monkeypatch.setattr(module, "scan", lambda root: looks.append(root) or scan(root))
+
+    def looks_of(repos: list[Repository]) -> int:
+        mix = dload.mix([repo.dataset("noise").samples().shuffle(50, seed=1) for repo in repos], seed=1)
+        looks.clear()
+        assert mix.check().ok
+        return len(looks)
+
+    one = open_repo(folder, tmp_path / "cache", 10_000_000)
+    assert 0 < looks_of([one]) == looks_of([open_repo(folder, tmp_path / "cache", 10_000_000) for _ in range(5)])
+    assert looks_of([open_repo(folder, tmp_path / str(number), 10_000_000) for number in range(2)]) == 2
+    assert looks_of([open_repo(folder, tmp_path / "cache")]) == 0, "without a budget there is nothing to look for"
+
+
+@pytest.mark.parametrize("nearer", [0, 1])
+def test_of_two_uses_by_repositories_of_one_cache_the_nearer_counts(folder: Path, tmp_path: Path, nearer: int) -> None:
+    repos = [open_repo(folder, tmp_path / "cache") for _ in range(2)]
+    list(repos[0].dataset("noise").samples())
+    sources = [repo.dataset("noise").samples().node for repo in repos]
+    assert isinstance(sources[0], Samples) and isinstance(sources[1], Samples)
+    needs = [Need(100, 101, sources[nearer], 0), Need(50_000, 50_001, sources[1 - nearer], 0)]
+    needs.sort(key=lambda need: need.source is sources[1])
+    outlook = Outlook(lambda _: iter(needs))
+    while outlook.look():
+        pass
+    outlook.tell(0, 1.0)
+    wanted = sources[0].manifest.shards.digests[0]
+    (mtime,) = (mtime for digest, _, mtime in repos[0].cache.entries() if digest == wanted)
+    assert abs(mtime - time.time() - 100) < 10_000
+
+
+def test_what_is_there_already_is_opened_by_one_thread(repo: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
+    def mixed() -> Pipeline:
+        return dload.mix([repo.dataset("speech").samples().skip(100 * n).shuffle(500, seed=n) for n in range(20)])
+
+    found = list(mixed())
+    started: list[str] = []
+    start = threading.Thread.start
+    monkeypatch.setattr(threading.Thread, "start", lambda self: started.append(self.name) or start(self))
+    assert list(mixed()) == found
+    assert started == ["dload-fetch-1"]

@@ -19,13 +19,15 @@ class UnableError(Exception):
 
 @dataclass(frozen=True)
 class Place:
-    """One data set of a system: below `folder`, or below `prefix` in the bucket, read through `cache`."""
+    """One data set of a system: below `folder`, or below `prefix` in the bucket, read through `cache`; called `name`
+    where a system has several there."""
 
     folder: str
     cache: str
     endpoint: str = ""  # of S3; empty: the data are in `folder`
     bucket: str = ""
     prefix: str = ""
+    name: str = "data"
     shard: int = 64 << 20  # bytes of a shard, a chunk, a file
     window: int = 4096  # samples within which they are shuffled, where a system shuffles so
     budget: int = 0  # bytes that the cache may have; 0: all

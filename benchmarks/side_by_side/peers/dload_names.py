@@ -11,7 +11,7 @@ from .samples import Sample
 
 
 class DloadNames(Peer):
-    """A data set called `data` in the repository of a place."""
+    """A data set in the repository of a place."""
 
     packages = ("dload-ml", "torch", "numpy", "boto3")
     has_budget = True
@@ -20,7 +20,7 @@ class DloadNames(Peer):
     def _repository(self, place: Place) -> Any: ...
 
     def _samples(self, place: Place, shuffled: bool) -> Any:
-        samples = self._repository(place).dataset("data").samples()
+        samples = self._repository(place).dataset(place.name).samples()
         return samples.shuffle(place.window, seed=1) if shuffled else samples
 
     def sample(self, found: Any) -> Sample:
@@ -29,7 +29,7 @@ class DloadNames(Peer):
 
     def write(self, place: Place, samples: Iterable[Sample], count: int) -> None:
         made = ((key, {"a": a, "b": b}) for key, a, b in samples)
-        self._repository(place).commit("data", made, target_shard_size=place.shard)
+        self._repository(place).commit(place.name, made, target_shard_size=place.shard)
 
     def insert_first(self, place: Place, samples: Iterable[Sample]) -> None:
         self.write(place, samples, 0)

@@ -41,10 +41,10 @@ class Dload(DloadNames):
         return made
 
     def by_index(self, place: Place) -> Callable[[int], Any]:
-        return self._repository(place).dataset("data").__getitem__
+        return self._repository(place).dataset(place.name).__getitem__
 
     def by_key(self, place: Place) -> Callable[[str], Any]:
-        dataset = self._repository(place).dataset("data")
+        dataset = self._repository(place).dataset(place.name)
         return lambda key: (key, dataset[key])
 
     def batches(self, place: Place, state: Any) -> tuple[Iterator[list[Any]], Callable[[], Any]]:
@@ -58,7 +58,7 @@ class Dload(DloadNames):
 
     def write_tokens(self, place: Place, documents: Iterable[bytes]) -> None:
         samples = ((f"d{number:07d}", {"tokens": tokens}) for number, tokens in enumerate(documents))
-        self._repository(place).commit("data", samples, target_shard_size=place.shard)
+        self._repository(place).commit(place.name, samples, target_shard_size=place.shard)
 
     def packed(self, place: Place, sizes: list[int], length: int) -> Iterable[Any]:
         return self._samples(place, False).pack(length, eos_id=50_000, pad_id=50_001, dtype="int32")
