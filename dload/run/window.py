@@ -75,6 +75,7 @@ class ShardWindow:
         self._most = _JOBS
         self._threads = 0
         self._idle = 0
+        self._telling = 0  # threads that tell a cache something
         self._failure: BaseException | None = None
 
     def _here(self) -> threading.Condition:
@@ -293,7 +294,7 @@ class ShardWindow:
     def _begin_work(self) -> None:
         """See to it that there is a thread. It starts another where it comes to something slow: what is there already
         one thread opens faster than several."""
-        if not self._threads:
+        if self._threads == self._telling:
             self._start_thread()
 
     # ---- called by the threads
@@ -314,13 +315,12 @@ class ShardWindow:
         except BaseException as error:  # the consumer must not wait for ever
             with self._changed:
                 self._failure = error
-                self._changed.notify_all()
-        finally:
-            with self._changed:
                 self._threads -= 1
+                self._changed.notify_all()
 
     def _next(self) -> Callable[[], None] | None:
-        """What there is to do, when there is something; None when the window is closed."""
+        """What there is to do, when there is something; None when the window is closed. The thread doesn't count any
+        more then: who opens it again starts another."""
         with self._changed:
             while not self._closed:
                 entry = self._choose()
@@ -329,12 +329,14 @@ class ShardWindow:
                     self._busy += 1
                     return partial(self._bring, entry)
                 if self._hints:
-                    return partial(_told, self._hints.popleft())
+                    self._telling += 1
+                    return partial(self._tell, self._hints.popleft())
                 self._idle += 1
                 try:
                     self._changed.wait()
                 finally:
                     self._idle -= 1
+            self._threads -= 1
             return None
 
     def _choose(self) -> Entry | None:
@@ -356,6 +358,12 @@ class ShardWindow:
             if entry.to_fetch:
                 return entry
         return None
+
+    def _tell(self, hint: Callable[[], None]) -> None:
+        with suppress(OSError):  # a hint that is lost costs a worse choice of what to evict
+            hint()
+        with self._changed:
+            self._telling -= 1
 
     def _bring(self, entry: Entry) -> None:
         result = self._fetch(entry)
@@ -501,8 +509,3 @@ def _between(fields: Sequence[str] | None, first: int, last: int, reader: ShardR
 
 def _some(fields: Sequence[str] | None, rows: Sequence[int], reader: ShardReader) -> Iterable[Any]:
     return reader.read_many(rows, fields)
-
-
-def _told(hint: Callable[[], None]) -> None:
-    with suppress(OSError):  # a hint that is lost costs a worse choice of what to evict
-        hint()

@@ -13,7 +13,7 @@ import threading
 import time
 import traceback
 import tracemalloc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from itertools import islice
 from pathlib import Path
@@ -453,6 +453,54 @@ def test_a_broken_shard_is_asked_for_once_and_again_later(
     monkeypatch.setattr(sys.modules["dload.run.window"], "_HOLDS", 0.0)
     got += [next(cursor) for _ in range(60)]
     assert got == made.all
+    window.close()
+
+
+def test_opened_again_while_a_thread_is_ending(
+    store, cache: ShardCache, made, streamed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipe = streamed(store, cache, made.manifest, prefetch=1)
+    eventually(lambda: not fetch_threads())  # those of the tests before this one
+    ending: list[str] = []
+    may_end = threading.Event()
+    following = ShardWindow._next
+
+    def held_up(window: ShardWindow) -> Callable[[], None] | None:
+        job = following(window)
+        if job is None:
+            ending.append(threading.current_thread().name)
+            may_end.wait()
+        return job
+
+    monkeypatch.setattr(ShardWindow, "_next", held_up)
+    window = ShardWindow(1)
+    for _ in range(2):
+        cursor = pipe.node.cursor(Run(0, window, paths=paths_of(pipe.node)), (0,))
+        cursor.reset(None)
+        assert list(cursor) == made.all
+        window.close()
+        eventually(lambda: len(ending) == len(fetch_threads()))
+    may_end.set()
+
+
+def test_a_hint_that_takes_long_holds_up_nobody(store, cache: ShardCache, made, streamed) -> None:
+    pipe = streamed(store, cache, made.manifest, prefetch=1)
+    assert list(pipe) == made.all  # so that one thread is enough from here on
+    told, may_end = threading.Event(), threading.Event()
+
+    def hint() -> None:
+        told.set()
+        may_end.wait()
+
+    window = ShardWindow(0)
+    cursor = pipe.node.cursor(Run(0, window, paths=paths_of(pipe.node)), (0,))
+    cursor.reset(None)
+    found = [next(cursor)]
+    window._hint(hint)
+    told.wait()
+    found += cursor
+    assert found == made.all
+    may_end.set()
     window.close()
 
 
