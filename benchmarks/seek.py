@@ -17,10 +17,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from statistics import median
 from types import SimpleNamespace
 
 from dload.api.pipeline import Pipeline, mix
+from dload.cache import ShardCache
 from dload.pipeline.node import Run, paths_of
 from dload.pipeline.sources import Samples
 from dload.testing.pipelines import Ordinals, made_source
@@ -29,19 +31,9 @@ SAMPLES = 1000
 BYTES = 128 << 20
 
 
-class _Cache:
-    """One with all the room in the world."""
-
-    root = "cache"
-    budget = None
-
-    def room_for_shards(self) -> None:
-        return None
-
-
 def made(shards: int, name: str) -> Pipeline:
     manifest = made_source([SAMPLES] * shards, name, BYTES // SAMPLES).manifest
-    return Pipeline(Samples(manifest, SimpleNamespace(cache=_Cache())))
+    return Pipeline(Samples(manifest, SimpleNamespace(cache=ShardCache(Path("unlimited")))))
 
 
 PIPELINES: dict[str, Callable[[int], Pipeline]] = {
