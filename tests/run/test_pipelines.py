@@ -24,6 +24,7 @@ from dload.pack import Sample
 from dload.pipeline.node import Need
 from dload.pipeline.sources import Samples
 from dload.run.demand import Outlook
+from dload.run.window import ShardWindow
 from dload.store.base import Store
 from dload.store.faulty import Faulty
 from dload.store.local import FolderStore
@@ -428,6 +429,7 @@ def test_what_is_there_already_is_opened_by_one_thread(repo: Repository, monkeyp
         return dload.mix([repo.dataset("speech").samples().skip(100 * n).shuffle(500, seed=n) for n in range(20)])
 
     found = list(mixed())
+    monkeypatch.setattr(ShardWindow, "_hint", lambda *_: None)  # while one tells a hint, another may start to open
     started: list[str] = []
     start = threading.Thread.start
     monkeypatch.setattr(threading.Thread, "start", lambda self: started.append(self.name) or start(self))
